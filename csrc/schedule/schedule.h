@@ -1,0 +1,45 @@
+// A collective algorithm is data: a list of transfers. Everything else in pycoll reads this one object
+// (verify, execute, draw; later simulate and select), and nothing else knows what "ring" means.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schedule/collective.h"
+
+namespace pycoll {
+
+enum class Action : uint8_t {
+  Copy,    // overwrite (dst, piece) with (src, piece)
+  Reduce,  // add (src, piece) into (dst, piece)
+};
+
+// In `round`, rank `src` sends its value of `piece` to rank `dst`. Transfers of one round read the state before
+// it. A round is an order, never a barrier: execution is dataflow.
+struct Transfer {
+  int32_t round;
+  int32_t src;
+  int32_t dst;
+  int32_t piece;
+  Action action;
+  bool operator==(const Transfer&) const = default;
+};
+
+struct Schedule {
+  Collective collective;  // kind, ranks, pieces, root
+  std::vector<Transfer> transfers;
+  std::string algorithm;                      // registry name, or the user's own
+  std::map<std::string, std::string> params;  // what the builder was given, for people and for JSON
+
+  int ranks() const { return collective.ranks; }
+  int pieces() const { return collective.pieces; }
+  int rounds() const;     // greatest round + 1; 0 without transfers
+  uint64_t hash() const;  // of collective and transfers, not of names; equal on every machine
+
+  std::string to_json() const;
+  static Schedule from_json(std::string_view text);  // ScheduleError on malformed input, naming the field
+};
+
+}  // namespace pycoll
