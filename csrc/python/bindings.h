@@ -1,0 +1,11 @@
+// Each room's part of pycoll._core, one file a room.
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace pycoll {
+
+void bind_errors(pybind11::module_& module);        // the exception classes; first, since the others raise them
+void bind_schedule(pybind11::module_& module);      // schedules, their verification, the registry of algorithms
+void bind_communicator(pybind11::module_& module);  // the engine
+
+}  // namespace pycoll

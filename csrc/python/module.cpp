@@ -1,0 +1,8 @@
+#include "python/bindings.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "pycoll's C++ core. Its names are private: use those of the package pycoll.";
+  pycoll::bind_errors(module);
+  pycoll::bind_schedule(module);
+  pycoll::bind_communicator(module);
+}
