@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "schedule/collective.h"
@@ -16,8 +15,8 @@ enum class Action : uint8_t {
   Reduce,  // add (src, piece) into (dst, piece)
 };
 
-// In `round`, rank `src` sends its value of `piece` to rank `dst`. Transfers of one round read the state before
-// it. A round is an order, never a barrier: execution is dataflow.
+// In `round`, rank `src` sends its value of `piece` to rank `dst`. Transfers of one round read the state
+// before it. A round is an order, never a barrier: execution is dataflow.
 struct Transfer {
   int32_t round;
   int32_t src;
@@ -31,15 +30,12 @@ struct Schedule {
   Collective collective;  // kind, ranks, pieces, root
   std::vector<Transfer> transfers;
   std::string algorithm;                      // registry name, or the user's own
-  std::map<std::string, std::string> params;  // what the builder was given, for people and for JSON
+  std::map<std::string, std::string> params;  // what the builder was given, for people and for files
 
   int ranks() const { return collective.ranks; }
   int pieces() const { return collective.pieces; }
   int rounds() const;     // greatest round + 1; 0 without transfers
   uint64_t hash() const;  // of collective and transfers, not of names; equal on every machine
-
-  std::string to_json() const;
-  static Schedule from_json(std::string_view text);  // ScheduleError on malformed input, naming the field
 };
 
 }  // namespace pycoll
