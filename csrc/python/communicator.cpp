@@ -1,0 +1,352 @@
+#include "engine/communicator.h"
+
+#include <pthread.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python/arrays.h"
+#include "python/bindings.h"
+
+namespace py = pybind11;
+
+namespace pycoll {
+namespace {
+
+// A forked child shares its parent's groups' memory and must neither use nor leave them.
+std::atomic<int> fork_generation{0};
+
+Nanoseconds from_seconds(double seconds) {
+  constexpr double longest = 1e9;  // seconds; far from overflowing nanoseconds
+  if (!(seconds > 0)) throw InvalidArgument("a timeout must be a positive number of seconds");
+  return Nanoseconds(static_cast<int64_t>(std::min(seconds, longest) * 1e9));
+}
+
+std::optional<Nanoseconds> from_seconds(std::optional<double> seconds) {
+  if (!seconds) return std::nullopt;
+  return from_seconds(*seconds);
+}
+
+double to_seconds(Nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+// Buffers of works that were dropped before they ended. They must outlive the works, and the threads that end
+// works must not need the GIL; so they are kept here, and let go when the group is next used, or closed.
+class Unfinished {
+ public:
+  void add(std::shared_ptr<Work> work, py::object buffers) {
+    entries_.emplace_back(std::move(work), std::move(buffers));
+  }
+  void sweep() {
+    std::erase_if(entries_, [](const auto& entry) { return entry.first->done(); });
+  }
+
+ private:
+  std::vector<std::pair<std::shared_ptr<Work>, py::object>> entries_;
+};
+
+class PyWork {
+ public:
+  PyWork(std::shared_ptr<Work> work, py::object buffers, std::shared_ptr<Unfinished> unfinished,
+         std::shared_ptr<int> source = nullptr)
+      : work_(std::move(work)),
+        buffers_(std::move(buffers)),
+        unfinished_(std::move(unfinished)),
+        source_(std::move(source)) {}
+  PyWork(const PyWork&) = delete;
+  PyWork& operator=(const PyWork&) = delete;
+  ~PyWork() {
+    if (work_->done()) return;
+    const py::capsule source(new std::shared_ptr<int>(source_),
+                             [](void* held) { delete static_cast<std::shared_ptr<int>*>(held); });
+    unfinished_->add(work_, py::make_tuple(buffers_, source));
+  }
+
+  bool done() const { return work_->done(); }
+  void wait(std::optional<double> timeout) const {
+    const auto limit = from_seconds(timeout);
+    const py::gil_scoped_release release;
+    work_->wait(limit);
+  }
+  void raise_error() const {
+    if (const auto error = work_->exception()) std::rethrow_exception(error);
+  }
+  int source() const { return source_ ? *source_ : -1; }
+
+ private:
+  std::shared_ptr<Work> work_;
+  py::object buffers_;
+  std::shared_ptr<Unfinished> unfinished_;
+  std::shared_ptr<int> source_;
+};
+
+// A collective's arguments as pycoll/communicator.py gives them: buffers are addresses, 0 for none.
+struct Arguments {
+  std::string_view kind;
+  std::string_view dtype;
+  std::string_view op;
+  double factor;
+  int root;
+  uintptr_t input;
+  uintptr_t output;
+  size_t count;
+  std::shared_ptr<const Schedule> schedule;
+  std::string_view algorithm;
+  int pieces;
+  std::optional<double> timeout;
+};
+
+template <class Value>
+Value known(std::optional<Value> value, const char* what, std::string_view name) {
+  if (value) return *value;
+  throw InvalidArgument(std::string("there is no ") + what + " called \"" + std::string(name) + "\"");
+}
+
+CollectiveCall to_call(Arguments arguments) {
+  CollectiveCall call;
+  call.kind = known(collective_from_name(arguments.kind), "collective", arguments.kind);
+  call.dtype = known(dtype_from_name(arguments.dtype), "dtype", arguments.dtype);
+  call.op = known(op_from_name(arguments.op), "reduce operator", arguments.op);
+  call.factor = arguments.factor;
+  call.root = arguments.root;
+  call.input = reinterpret_cast<const void*>(arguments.input);
+  call.output = reinterpret_cast<void*>(arguments.output);
+  call.count = arguments.count;
+  call.schedule = std::move(arguments.schedule);
+  call.algorithm = std::string(arguments.algorithm);
+  call.pieces = arguments.pieces;
+  call.timeout = from_seconds(arguments.timeout);
+  return call;
+}
+
+class PyCommunicator {
+ public:
+  explicit PyCommunicator(std::shared_ptr<Communicator> engine)
+      : engine_(std::move(engine)), generation_(fork_generation) {}
+  PyCommunicator(const PyCommunicator&) = delete;
+  PyCommunicator& operator=(const PyCommunicator&) = delete;
+  ~PyCommunicator() {
+    if (forked()) {
+      new std::shared_ptr<Communicator>(std::move(engine_));  // leaving the group is the parent's to do
+      return;
+    }
+    const py::gil_scoped_release release;
+    engine_.reset();
+  }
+
+  static std::unique_ptr<PyCommunicator> create(int rank, int ranks, const py::function& all_gather,
+                                                const std::string& group, double timeout) {
+    CommunicatorOptions options;
+    options.group = group;
+    options.timeout = from_seconds(timeout);
+    const AllGatherBytes gather = [&all_gather](const std::string& mine) {
+      const py::gil_scoped_acquire acquire;
+      return all_gather(py::bytes(mine)).cast<std::vector<std::string>>();
+    };
+    const py::gil_scoped_release release;
+    return std::make_unique<PyCommunicator>(Communicator::create(rank, ranks, gather, std::move(options)));
+  }
+
+  bool forked() const { return generation_ != fork_generation; }
+  Communicator& engine() const {
+    if (forked())
+      throw InvalidArgument(
+          "group \"" + engine_->options().group +
+          "\" was made before this process was forked, and belongs to the parent: make a group "
+          "of the child's own with pycoll.init");
+    return *engine_;
+  }
+
+  void run(const CollectiveCall& call) const {
+    Communicator& group = engine();
+    const py::gil_scoped_release release;
+    group.run(call);
+  }
+
+  std::unique_ptr<PyWork> submit(const CollectiveCall& call, py::object buffers) const {
+    unfinished_->sweep();
+    return std::make_unique<PyWork>(engine().submit(call), std::move(buffers), unfinished_);
+  }
+
+  // The common call, without a detour through Python: in place on a plain array. False: take the detour.
+  bool allreduce_plain(const py::handle& array, const py::handle& op) const {
+    const auto buffer = plain_buffer(array);
+    if (!buffer || !buffer->writable || !PyUnicode_Check(op.ptr())) return false;
+    CollectiveCall call;
+    const auto known_op = op_from_name(utf8(op));
+    if (!known_op || *known_op == Op::PremulSum) return false;
+    call.dtype = buffer->dtype;
+    call.op = *known_op;
+    call.input = buffer->data;
+    call.output = buffer->data;
+    call.count = buffer->count;
+    run(call);
+    return true;
+  }
+
+  bool broadcast_plain(const py::handle& array, int root) const {
+    const auto buffer = plain_buffer(array);
+    if (!buffer || !buffer->writable) return false;
+    CollectiveCall call;
+    call.kind = CollectiveKind::Broadcast;
+    call.dtype = buffer->dtype;
+    call.root = root;
+    call.input = root == engine().rank() ? buffer->data : nullptr;
+    call.output = buffer->data;
+    call.count = buffer->count;
+    run(call);
+    return true;
+  }
+
+  std::unique_ptr<PyWork> send(uintptr_t data, size_t bytes, int destination, uint64_t tag,
+                               std::optional<double> timeout, py::object buffers) const {
+    unfinished_->sweep();
+    auto work =
+        engine().send(reinterpret_cast<const void*>(data), bytes, destination, tag, from_seconds(timeout));
+    return std::make_unique<PyWork>(std::move(work), std::move(buffers), unfinished_);
+  }
+
+  std::unique_ptr<PyWork> recv(uintptr_t data, size_t bytes, int source, uint64_t tag,
+                               std::optional<double> timeout, py::object buffers) const {
+    unfinished_->sweep();
+    auto sender = std::make_shared<int>(source);
+    auto work =
+        engine().recv(reinterpret_cast<void*>(data), bytes, source, tag, from_seconds(timeout), sender.get());
+    return std::make_unique<PyWork>(std::move(work), std::move(buffers), unfinished_, std::move(sender));
+  }
+
+  // Bytes in shared memory that live as long as some array refers to them, and keep the group's memory
+  // mapped.
+  py::array allocate(size_t bytes) const {
+    struct Lease {
+      std::shared_ptr<Communicator> engine;
+      void* data;
+      int generation;
+    };
+    auto* const lease = new Lease{engine_, engine().allocate(std::max<size_t>(bytes, 1)), generation_};
+    const py::capsule owner(lease, [](void* held) {
+      auto* const lease = static_cast<Lease*>(held);
+      if (lease->generation != fork_generation) return;
+      lease->engine->deallocate(lease->data);
+      delete lease;
+    });
+    return py::array_t<uint8_t>({bytes}, {size_t{1}}, static_cast<const uint8_t*>(lease->data), owner);
+  }
+
+  void abort(const std::string& reason) const {
+    const py::gil_scoped_release release;
+    engine().abort(reason);
+  }
+
+  void close() const {
+    if (forked()) return;
+    {
+      const py::gil_scoped_release release;
+      engine_->close();
+    }
+    unfinished_->sweep();
+  }
+
+ private:
+  static std::string_view utf8(const py::handle& text) {
+    Py_ssize_t length = 0;
+    const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+    if (!data) throw py::error_already_set();
+    return {data, static_cast<size_t>(length)};
+  }
+
+  std::shared_ptr<Communicator> engine_;
+  std::shared_ptr<Unfinished> unfinished_ = std::make_shared<Unfinished>();
+  int generation_;
+};
+
+py::tuple memory(const PyCommunicator& group) {
+  const MemoryReport report = group.engine().memory();
+  return py::make_tuple(report.shared_bytes, report.private_bytes, report.allocated_bytes);
+}
+
+py::list arrivals(const PyCommunicator& group) {
+  py::list records;
+  for (const ArrivalRecord& record : group.engine().arrivals())
+    records.append(py::make_tuple(record.sequence, record.lateness));
+  return records;
+}
+
+}  // namespace
+
+void bind_communicator(py::module_& module) {
+  pthread_atfork(nullptr, nullptr, [] { ++fork_generation; });
+  bind_arrays(module);
+
+  py::class_<PyWork>(module, "Work")
+      .def("done", &PyWork::done)
+      .def("wait", &PyWork::wait, py::arg("timeout") = py::none())
+      .def("raise_error", &PyWork::raise_error, "Raises what the work ended with, if it failed.")
+      .def_property_readonly("source", &PyWork::source, "The rank a message came from.");
+
+  py::class_<PyCommunicator>(module, "Communicator")
+      .def_static("create", &PyCommunicator::create, py::arg("rank"), py::arg("ranks"), py::arg("all_gather"),
+                  py::arg("group"), py::arg("timeout"))
+      .def_property_readonly("rank", [](const PyCommunicator& group) { return group.engine().rank(); })
+      .def_property_readonly("ranks", [](const PyCommunicator& group) { return group.engine().ranks(); })
+      .def_property(
+          "timeout", [](const PyCommunicator& group) { return to_seconds(group.engine().options().timeout); },
+          [](const PyCommunicator& group, double seconds) {
+            group.engine().set_timeout(from_seconds(seconds));
+          })
+      .def_property_readonly("sequence",
+                             [](const PyCommunicator& group) { return group.engine().sequence(); })
+      .def("allreduce_plain", &PyCommunicator::allreduce_plain, py::arg("array"), py::arg("op"))
+      .def("broadcast_plain", &PyCommunicator::broadcast_plain, py::arg("array"), py::arg("root"))
+      .def(
+          "run",
+          [](const PyCommunicator& group, std::string_view kind, std::string_view dtype, std::string_view op,
+             double factor, int root, uintptr_t input, uintptr_t output, size_t count,
+             std::shared_ptr<Schedule> schedule, std::string_view algorithm, int pieces,
+             std::optional<double> timeout) {
+            group.run(to_call({kind, dtype, op, factor, root, input, output, count, std::move(schedule),
+                               algorithm, pieces, timeout}));
+          },
+          py::arg("kind"), py::arg("dtype"), py::arg("op"), py::arg("factor"), py::arg("root"),
+          py::arg("input"), py::arg("output"), py::arg("count"), py::arg("schedule"), py::arg("algorithm"),
+          py::arg("pieces"), py::arg("timeout"))
+      .def(
+          "submit",
+          [](const PyCommunicator& group, std::string_view kind, std::string_view dtype, std::string_view op,
+             double factor, int root, uintptr_t input, uintptr_t output, size_t count,
+             std::shared_ptr<Schedule> schedule, std::string_view algorithm, int pieces,
+             std::optional<double> timeout, py::object buffers) {
+            return group.submit(to_call({kind, dtype, op, factor, root, input, output, count,
+                                         std::move(schedule), algorithm, pieces, timeout}),
+                                std::move(buffers));
+          },
+          py::arg("kind"), py::arg("dtype"), py::arg("op"), py::arg("factor"), py::arg("root"),
+          py::arg("input"), py::arg("output"), py::arg("count"), py::arg("schedule"), py::arg("algorithm"),
+          py::arg("pieces"), py::arg("timeout"), py::arg("buffers"))
+      .def(
+          "chosen_algorithm",
+          [](const PyCommunicator& group, std::string_view kind, std::string_view dtype, std::string_view op,
+             int root, size_t count) {
+            return group.engine().chosen_algorithm(
+                to_call({kind, dtype, op, 1.0, root, 0, 0, count, nullptr, "", 0, std::nullopt}));
+          },
+          py::arg("kind"), py::arg("dtype"), py::arg("op"), py::arg("root"), py::arg("count"))
+      .def("send", &PyCommunicator::send, py::arg("data"), py::arg("bytes"), py::arg("destination"),
+           py::arg("tag"), py::arg("timeout"), py::arg("buffers"))
+      .def("recv", &PyCommunicator::recv, py::arg("data"), py::arg("bytes"), py::arg("source"),
+           py::arg("tag"), py::arg("timeout"), py::arg("buffers"))
+      .def("allocate", &PyCommunicator::allocate, py::arg("bytes"))
+      .def("memory", &memory)
+      .def("arrivals", &arrivals)
+      .def("abort", &PyCommunicator::abort, py::arg("reason"))
+      .def("close", &PyCommunicator::close);
+}
+
+}  // namespace pycoll
