@@ -1,0 +1,14 @@
+# Each kernels_*.cpp is compiled for its own instruction set; reduce.cpp picks one at run time. Contraction to fused
+# multiply-add is off everywhere, so that every set gives the same bits.
+set(kernel_options -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+set_source_files_properties(
+  csrc/reduce/kernels_baseline.cpp csrc/reduce/conversions.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options}")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  set_source_files_properties(
+    csrc/reduce/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options};-mavx2;-mf16c;-mfma")
+  # GCC 12 warns of its own AVX-512 intrinsics, which leave the masked-off source of an unmasked operation undefined.
+  set_source_files_properties(
+    csrc/reduce/kernels_avx512.cpp
+    PROPERTIES COMPILE_OPTIONS
+               "${kernel_options};-mavx2;-mf16c;-mfma;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-Wno-uninitialized;-Wno-maybe-uninitialized")
+endif()
