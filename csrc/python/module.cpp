@@ -6,4 +6,5 @@ PYBIND11_MODULE(_core, module) {
   pycoll::bind_schedule(module);
   pycoll::bind_communicator(module);
   pycoll::bind_probe(module);
+  pycoll::bind_reduce(module);
 }
