@@ -60,8 +60,9 @@ struct SmallFloatFormat {
   static constexpr uint32_t kMantissa = (1u << M) - 1;
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - Bias) << 23;
   static constexpr uint32_t kInfCode = kMagnitude & ~kMantissa;
+  static constexpr uint32_t kGreatest = HasInf ? kInfCode : kMagnitude - 1;
   static constexpr uint32_t kMinNormal = static_cast<uint32_t>(128 - Bias) << 23;  // as float32 bits
-  // The least float32 magnitude (as bits) that no rounding brings back into range: the top code's own value.
+  // The least float32 magnitude, as bits, that is past kGreatest before any rounding.
   static constexpr uint32_t kOverflow = ((HasInf ? kInfCode : kMagnitude) << kShift) + kRebias;
 
   template <int L>
@@ -99,8 +100,8 @@ struct SmallFloatFormat {
     const Vec<float, L> magic = bits<Vec<float, L>>(broadcast<uint32_t, L>(kMagic));
     const U subnormal = bits<U>(bits<Vec<float, L>>(magnitude) + magic) - kMagic;
     U result = magnitude < kMinNormal ? subnormal : normal;
-    const U overflow = broadcast<uint32_t, L>(HasInf ? kInfCode : kMagnitude);
-    result = magnitude >= kOverflow ? overflow : result;
+    const U overflow = broadcast<uint32_t, L>(kGreatest);
+    result = (magnitude >= kOverflow) | (result > kGreatest) ? overflow : result;
     result = magnitude > kFloatInf ? nan_code<L>(magnitude) : result;
     return convert<Storage, L>(result | sign);
   }

@@ -140,26 +140,20 @@ inline int ceil_log2(int n) {
   return n <= 1 ? 0 : 32 - __builtin_clz(static_cast<unsigned>(n) - 1);
 }
 
-// Divides a sum of terms that were scaled by 2^-ceil(log2 divisor), so that no partial sum overflowed.
-// Undoing the scale first gives the very bits of sum / divisor; only where that would overflow is the scaled
-// sum multiplied by the ratio instead. A power of two needs neither.
+// Divides a sum of terms that were scaled by 2^-ceil(log2 divisor), so that no partial sum overflowed. The
+// scale is undone after the division, when the result fits if the mean does. Both steps but the division are
+// exact (above the subnormal numbers), so the bits are those of sum / divisor. A power of two needs neither.
 template <class Acc>
 struct ScaledDivision {
   bool exact;
   Acc divisor;
   Acc unscale;
-  Acc ratio;
   explicit ScaledDivision(int n)
-      : exact((n & (n - 1)) == 0),
-        divisor(static_cast<Acc>(n)),
-        unscale(power_of_two<Acc>(ceil_log2(n))),
-        ratio(unscale / divisor) {}
+      : exact((n & (n - 1)) == 0), divisor(static_cast<Acc>(n)), unscale(power_of_two<Acc>(ceil_log2(n))) {}
   template <int L, class V>
   V divide(V scaled) const {
     if (exact) return scaled;
-    const V sum = scaled * broadcast<Acc, L>(unscale);
-    const auto finite = (sum - sum) == (sum - sum);
-    return finite ? sum / broadcast<Acc, L>(divisor) : scaled * broadcast<Acc, L>(ratio);
+    return scaled / broadcast<Acc, L>(divisor) * broadcast<Acc, L>(unscale);
   }
 };
 
