@@ -1,0 +1,143 @@
+#include <cstring>
+#include <numeric>
+
+#include "torch/backend.h"
+#include "torch/errors.h"
+
+namespace pycoll::torch_adapter {
+namespace {
+
+constexpr TorchCall kAllToAll{c10d::OpType::ALLTOALL, "pycoll:all_to_all"};
+constexpr TorchCall kAllToAllBase{c10d::OpType::ALLTOALL_BASE, "pycoll:all_to_all_single"};
+
+// Messages of an all_to_all never meet a user's: torch's tags have 32 bits.
+constexpr uint64_t kExchangeTag = uint64_t(1) << 63;
+
+// Rows of dimension 0 for each rank; equal parts where the caller gave none.
+std::vector<int64_t> rows_by_rank(const at::Tensor& tensor, std::vector<int64_t> splits, int ranks,
+                                  const char* which) {
+  require(tensor.dim() > 0, kAllToAllBase, c10::str("the ", which, " must have a dimension to split"));
+  const int64_t rows = tensor.size(0);
+  if (splits.empty()) {
+    require(rows % ranks == 0, kAllToAllBase,
+            c10::str("dimension 0 of the ", which, " (", rows, ") does not divide equally among ", ranks,
+                     " ranks; give split sizes"));
+    return std::vector<int64_t>(size_t(ranks), rows / ranks);
+  }
+  require(
+      splits.size() == size_t(ranks), kAllToAllBase,
+      c10::str("needs a split size of the ", which, " for each of ", ranks, " ranks, got ", splits.size()));
+  for (int64_t split : splits)
+    require(split >= 0, kAllToAllBase, c10::str("a split size of the ", which, " is negative: ", split));
+  const int64_t sum = std::accumulate(splits.begin(), splits.end(), int64_t(0));
+  require(sum == rows, kAllToAllBase,
+          c10::str("the split sizes of the ", which, " add up to ", sum, ", but its dimension 0 is ", rows));
+  return splits;
+}
+
+}  // namespace
+
+Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                        std::vector<int64_t>& output_splits,
+                                        std::vector<int64_t>& input_splits,
+                                        const c10d::AllToAllOptions& opts) {
+  return translating_errors([&] {
+    require_same_dtype(input, output, kAllToAllBase);
+    const auto input_rows = rows_by_rank(input, input_splits, getSize(), "input");
+    const auto output_rows = rows_by_rank(output, output_splits, getSize(), "output");
+    Launch launch(kAllToAllBase);
+    if (input_splits.empty() && output_splits.empty()) {
+      require(input.numel() == output.numel(), kAllToAllBase,
+              c10::str("input and output must have as many elements, got ", input.numel(), " and ",
+                       output.numel()));
+      CollectiveCall& call =
+          launch.add(CollectiveKind::AllToAll, input, size_t(input.numel() / getSize()), opts.timeout);
+      call.input = launch.read(input);
+      call.output = launch.write(output);
+      return start(launch, opts.asyncOp, output);
+    }
+    const auto cut = [](const at::Tensor& tensor, void* data, const std::vector<int64_t>& rows) {
+      const size_t row = tensor.size(0) == 0 ? 0 : tensor.nbytes() / size_t(tensor.size(0));
+      std::vector<Message> messages;
+      auto* next = static_cast<char*>(data);
+      for (int64_t n : rows) {
+        messages.push_back({next, size_t(n) * row});
+        next += size_t(n) * row;
+      }
+      return messages;
+    };
+    const auto sends = cut(input, const_cast<void*>(launch.read(input)), input_rows);
+    const auto receives = cut(output, launch.write(output), output_rows);
+    return exchange(std::move(launch), sends, receives, dtype_of(input, kAllToAllBase), output, opts);
+  });
+}
+
+Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  return translating_errors([&] {
+    for (const Tensors* list : {&outputs, &inputs})
+      require(list->size() == size_t(getSize()), kAllToAll,
+              c10::str("a list must hold a tensor for each of ", getSize(), " ranks, got ", list->size()));
+    Launch launch(kAllToAll);
+    std::vector<Message> sends, receives;
+    for (const at::Tensor& input : inputs) {
+      require_same_dtype(inputs[0], input, kAllToAll);
+      sends.push_back({const_cast<void*>(launch.read(input)), input.nbytes()});
+    }
+    for (const at::Tensor& output : outputs) {
+      require_same_dtype(inputs[0], output, kAllToAll);
+      receives.push_back({launch.write(output), output.nbytes()});
+    }
+    return exchange(std::move(launch), sends, receives, dtype_of(inputs[0], kAllToAll), outputs, opts);
+  });
+}
+
+// An all_to_all whose sizes only the two ranks concerned know: a message a pair of ranks, and beside them an
+// all_gather of what each rank sends, which keeps the ranks in step and catches those that disagree.
+Backend::WorkPtr Backend::exchange(Launch launch, const std::vector<Message>& sends,
+                                   const std::vector<Message>& receives, DType dtype, at::TensorList results,
+                                   const c10d::AllToAllOptions& opts) {
+  const int rank = getRank(), ranks = getSize();
+  const size_t columns = size_t(ranks) + 1;
+  at::Tensor mine = launch.scratch(int64_t(columns), at::kLong);
+  at::Tensor all = launch.scratch(int64_t(columns) * ranks, at::kLong);
+  auto* row = mine.mutable_data_ptr<int64_t>();
+  row[0] = int64_t(dtype);
+  for (int r = 0; r < ranks; ++r) row[r + 1] = int64_t(sends[size_t(r)].bytes);
+  launch.check = [all, columns, rank, ranks, dtype, receives] {
+    const auto* table = all.const_data_ptr<int64_t>();
+    for (int r = 0; r < ranks; ++r) {
+      const int64_t* theirs = table + size_t(r) * columns;
+      const auto bytes = int64_t(receives[size_t(r)].bytes);
+      if (theirs[0] == int64_t(dtype) && theirs[rank + 1] == bytes) continue;
+      throw Mismatch(c10::str("all_to_all: rank ", r, " sent rank ", rank, " ", theirs[rank + 1],
+                              " bytes of ", name_of(DType(theirs[0])), ", but rank ", rank, " expects ",
+                              bytes, " bytes of ", name_of(dtype)));
+    }
+  };
+  const TorchCall& what = launch.what();
+  CollectiveCall& call = launch.add(CollectiveKind::AllGather, mine, columns, opts.timeout);
+  call.input = row;
+  call.output = all.mutable_data_ptr();
+  const CollectiveCall sizes = call;
+
+  auto work = coalescing_ ? coalescing_ : new_work(what);
+  work->take(std::move(launch), results);
+  const uint64_t tag = kExchangeTag | exchanges_++;
+  const Message &kept = sends[size_t(rank)], &into = receives[size_t(rank)];
+  if (kept.bytes == into.bytes && kept.bytes > 0) std::memmove(into.data, kept.data, kept.bytes);
+  try {
+    work->add(communicator_->submit(sizes));
+    for (int step = 1; step < ranks; ++step) {  // towards a different rank each, at every step
+      const int to = (rank + step) % ranks, from = (rank - step + ranks) % ranks;
+      const Message &out = sends[size_t(to)], &in = receives[size_t(from)];
+      work->add(communicator_->recv(in.data, in.bytes, from, tag, sizes.timeout));
+      work->add(communicator_->send(out.data, out.bytes, to, tag, sizes.timeout));
+    }
+  } catch (...) {
+    if (!coalescing_) work->seal();
+    throw;
+  }
+  return finish(std::move(work), opts.asyncOp);
+}
+
+}  // namespace pycoll::torch_adapter

@@ -1,0 +1,149 @@
+#include "torch/backend.h"
+
+#include <unistd.h>
+
+#include <mutex>
+#include <set>
+
+#include "torch/errors.h"
+
+namespace pycoll::torch_adapter {
+namespace {
+
+constexpr auto kTimeToFinish = std::chrono::seconds(5);
+constexpr TorchCall kCoalesced{c10d::OpType::COALESCED, "pycoll:coalesced"};
+
+std::mutex live_mutex;
+// Never destroyed: groups may outlive static destructors.
+std::set<Backend*>& live_backends() {
+  static auto* backends = new std::set<Backend*>;
+  return *backends;
+}
+
+}  // namespace
+
+Backend::Backend(std::shared_ptr<Communicator> communicator)
+    : c10d::Backend(communicator->rank(), communicator->ranks()),
+      communicator_(std::move(communicator)),
+      options_(c10::make_intrusive<Options>(
+          "pycoll", std::chrono::duration_cast<std::chrono::milliseconds>(communicator_->options().timeout))),
+      process_(getpid()) {
+  options_->group_name = communicator_->options().group;
+  std::lock_guard lock(live_mutex);
+  live_backends().insert(this);
+}
+
+Backend::~Backend() {
+  if (getpid() != process_) {
+    // The threads and peers are the parent's; the least harm is to leave everything as it is.
+    new std::shared_ptr<Communicator>(std::move(communicator_));
+    return;
+  }
+  {
+    std::lock_guard lock(live_mutex);
+    live_backends().erase(this);
+  }
+  shutdown();
+}
+
+void Backend::shutdown() {
+  if (getpid() != process_ || left_.exchange(true)) return;
+  outstanding_->wait_for_none(kTimeToFinish);
+  communicator_->close();
+}
+
+void Backend::shutdown_all() {
+  std::vector<c10::intrusive_ptr<Backend>> backends;
+  {
+    std::lock_guard lock(live_mutex);
+    for (Backend* backend : live_backends())
+      if (auto alive = c10::weak_intrusive_ptr<Backend>::reclaim_copy(backend).lock())
+        backends.push_back(alive);
+  }
+  for (auto& backend : backends) backend->shutdown();
+}
+
+void Backend::abort() {
+  translating_errors(
+      [&] { communicator_->abort("rank " + std::to_string(getRank()) + " aborted the process group"); });
+}
+
+void Backend::setTimeout(std::chrono::milliseconds timeout) {
+  translating_errors([&] {
+    communicator_->set_timeout(timeout);
+    options_->timeout = timeout;
+  });
+}
+
+void Backend::monitoredBarrier(const c10d::BarrierOptions& /*opts*/, bool /*wait_all_ranks*/) {
+  C10_THROW_ERROR(
+      DistError,
+      "pycoll does not support monitored_barrier yet; barrier() names a rank that is late or lost");
+}
+
+c10::intrusive_ptr<AsyncWork> Backend::new_work(const TorchCall& what,
+                                                std::shared_ptr<Outstanding> outstanding) {
+  return c10::make_intrusive<AsyncWork>(getRank(), what, communicator_->sequence(), std::move(outstanding));
+}
+
+Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList results) {
+  if (!async && !coalescing_) {
+    std::exception_ptr error;  // one failed call does not skip the rest, so that ranks stay in step
+    for (const CollectiveCall& call : launch.calls) {
+      try {
+        communicator_->run(call);
+      } catch (const Error&) {
+        if (!error) error = std::current_exception();
+      }
+    }
+    if (error) std::rethrow_exception(error);
+    launch.write_back();
+    return nullptr;
+  }
+  auto work = coalescing_ ? coalescing_ : new_work(launch.what());
+  const auto calls = std::move(launch.calls);
+  work->take(std::move(launch), results);
+  try {
+    for (const CollectiveCall& call : calls) work->add(communicator_->submit(call));
+  } catch (...) {
+    if (!coalescing_) work->seal();
+    throw;
+  }
+  return finish(std::move(work), async);
+}
+
+// What a call returns: a work that collects others is sealed by endCoalescing().
+Backend::WorkPtr Backend::finish(c10::intrusive_ptr<AsyncWork> work, bool async) {
+  if (work == coalescing_) return async ? work : nullptr;
+  work->seal();
+  if (async) return work;
+  work->wait(kNoTimeout);
+  return nullptr;
+}
+
+void Backend::startCoalescing() {
+  if (coalescing_) C10_THROW_ERROR(ValueError, "pycoll: coalescing has been started already; end it first");
+  coalescing_ = new_work(kCoalesced);
+}
+
+Backend::WorkPtr Backend::endCoalescing() {
+  if (!coalescing_) C10_THROW_ERROR(ValueError, "pycoll: coalescing has not been started");
+  auto work = std::exchange(coalescing_, nullptr);
+  work->seal();
+  return work;
+}
+
+const at::Tensor& Backend::only(const Tensors& tensors, const TorchCall& what) const {
+  require(tensors.size() == 1, what, "takes one tensor, got " + std::to_string(tensors.size()));
+  return tensors[0];
+}
+
+const Backend::Tensors& Backend::only_list(const std::vector<Tensors>& lists, const TorchCall& what) const {
+  require(lists.size() == 1, what, "takes one list of tensors, got " + std::to_string(lists.size()));
+  require(lists[0].size() == size_t(getSize()), what,
+          "the list must hold a tensor for each of " + std::to_string(getSize()) + " ranks, got " +
+              std::to_string(lists[0].size()));
+  return lists[0];
+}
+
+}  // namespace pycoll::torch_adapter

@@ -1,0 +1,102 @@
+// torch.distributed's backend "pycoll": c10d's methods in the engine's terms.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "torch/launch.h"
+#include "torch/work.h"
+
+namespace pycoll::torch_adapter {
+
+class Backend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  explicit Backend(std::shared_ptr<Communicator> communicator);
+  ~Backend() override;
+
+  // collectives.cpp. A synchronous call runs on the caller's thread and returns null, as c10d allows.
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+
+  // collectives_of_shards.cpp
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) override;
+
+  // all_to_all.cpp
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+
+  // point_to_point.cpp
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  // backend.cpp
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  const std::string getBackendName() const override { return "pycoll"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}  // the engine counts by itself
+  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence(); }
+  void abort() override;
+  // Leaves the group, after a short while for works that are still under way.
+  void shutdown() override;
+
+  // Leaves every group of this process; for its exit.
+  static void shutdown_all();
+
+ private:
+  struct Message {
+    void* data;
+    size_t bytes;
+  };
+
+  WorkPtr start(Launch& launch, bool async, at::TensorList results);
+  WorkPtr finish(c10::intrusive_ptr<AsyncWork> work, bool async);
+  c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what) { return new_work(what, outstanding_); }
+  c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what, std::shared_ptr<Outstanding> outstanding);
+  WorkPtr receive(const TorchCall& what, Tensors& tensors, int source, int tag);
+  const at::Tensor& only(const Tensors& tensors, const TorchCall& what) const;
+  const Tensors& only_list(const std::vector<Tensors>& lists, const TorchCall& what) const;
+  void add_all_gather(Launch& launch, const at::Tensor& output, const at::Tensor& input,
+                      const c10d::AllgatherOptions& opts);
+  void add_reduce_scatter(Launch& launch, const at::Tensor& output, const at::Tensor& input,
+                          const c10d::ReduceScatterOptions& opts);
+  WorkPtr exchange(Launch launch, const std::vector<Message>& sends, const std::vector<Message>& receives,
+                   DType dtype, at::TensorList results, const c10d::AllToAllOptions& opts);
+
+  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
+  c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<AsyncWork> coalescing_;  // collects what is called between start- and endCoalescing
+  uint64_t exchanges_ = 0;                    // all_to_alls by messages so far, for their tags
+  std::atomic<bool> left_{false};
+  const int process_;  // a forked child has no part in the group
+};
+
+}  // namespace pycoll::torch_adapter

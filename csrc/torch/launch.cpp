@@ -1,0 +1,257 @@
+#include "torch/launch.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+
+namespace pycoll::torch_adapter {
+namespace {
+
+std::optional<DType> engine_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::Float32;
+    case at::kDouble:
+      return DType::Float64;
+    case at::kHalf:
+      return DType::Float16;
+    case at::kBFloat16:
+      return DType::BFloat16;
+    case at::kFloat8_e4m3fn:
+      return DType::Float8E4M3FN;
+    case at::kFloat8_e5m2:
+      return DType::Float8E5M2;
+    case at::kChar:
+      return DType::Int8;
+    case at::kShort:
+      return DType::Int16;
+    case at::kInt:
+      return DType::Int32;
+    case at::kLong:
+      return DType::Int64;
+    case at::kByte:
+      return DType::UInt8;
+    case at::kUInt16:
+      return DType::UInt16;
+    case at::kUInt32:
+      return DType::UInt32;
+    case at::kUInt64:
+      return DType::UInt64;
+    case at::kBool:
+      return DType::Bool;
+    case at::kComplexFloat:
+      return DType::Complex64;
+    case at::kComplexDouble:
+      return DType::Complex128;
+    default:
+      return std::nullopt;
+  }
+}
+
+// The values in memory are the tensor's, in logical order (a conjugate or negated view holds others).
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+// Whether every element has an address of its own. Dimensions by growing stride, each must step over all
+// that the smaller ones reach; what fails this (expand(), unfold()) we do not write.
+bool elements_are_distinct(const at::Tensor& tensor) {
+  if (tensor.numel() <= 1 || tensor.is_non_overlapping_and_dense()) return true;
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 0;
+  for (auto [stride, size] : dims) {
+    if (stride <= reach) return false;
+    reach += stride * (size - 1);
+  }
+  return true;
+}
+
+bool follow_each_other(at::TensorList tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!is_plain(tensors[i])) return false;
+    if (i == 0) continue;
+    const at::Tensor& before = tensors[i - 1];
+    if (!tensors[i].storage().is_alias_of(before.storage()) ||
+        tensors[i].storage_offset() != before.storage_offset() + before.numel())
+      return false;
+  }
+  return true;
+}
+
+int64_t total_elements(at::TensorList tensors) {
+  int64_t total = 0;
+  for (const at::Tensor& tensor : tensors) total += tensor.numel();
+  return total;
+}
+
+}  // namespace
+
+void require(bool condition, const TorchCall& what, const std::string& message) {
+  if (!condition) C10_THROW_ERROR(ValueError, std::string("pycoll ") + what.name() + ": " + message);
+}
+
+void require_dense_cpu(const at::Tensor& tensor, const TorchCall& what) {
+  if (tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu()) return;
+  std::string found = "an undefined tensor";
+  if (tensor.defined())
+    found = tensor.layout() == at::kStrided
+                ? "a tensor on device " + tensor.device().str() + "; move it with .cpu()"
+                : c10::str("a tensor of layout ", tensor.layout(), "; convert it with .to_dense()");
+  C10_THROW_ERROR(TypeError, std::string("pycoll ") + what.name() + " takes dense CPU tensors, got " + found);
+}
+
+DType dtype_of(const at::Tensor& tensor, const TorchCall& what) {
+  require_dense_cpu(tensor, what);
+  auto dtype = engine_dtype(tensor.scalar_type());
+  if (!dtype)
+    throw Unsupported(std::string("pycoll ") + what.name() + " does not support dtype " +
+                      c10::toString(tensor.scalar_type()));
+  return *dtype;
+}
+
+void require_same_dtype(const at::Tensor& a, const at::Tensor& b, const TorchCall& what) {
+  require_dense_cpu(a, what);
+  require_dense_cpu(b, what);
+  if (a.scalar_type() == b.scalar_type()) return;
+  C10_THROW_ERROR(TypeError, c10::str("pycoll ", what.name(), ": all tensors must have one dtype, got ",
+                                      a.scalar_type(), " and ", b.scalar_type()));
+}
+
+void require_same_dtype(at::TensorList tensors, const TorchCall& what) {
+  for (const at::Tensor& tensor : tensors) require_same_dtype(tensors.front(), tensor, what);
+}
+
+std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout) {
+  if (timeout.count() <= 0) return std::nullopt;
+  return timeout;
+}
+
+CollectiveCall& Launch::add(CollectiveKind kind, const at::Tensor& like, size_t count,
+                            std::chrono::milliseconds timeout) {
+  CollectiveCall& call = calls.emplace_back();
+  call.kind = kind;
+  call.dtype = dtype_of(like, *what_);
+  call.count = count;
+  call.timeout = timeout_from(timeout);
+  return call;
+}
+
+void Launch::set_op(CollectiveCall& call, const c10d::ReduceOp& op) const {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      call.op = Op::Sum;
+      return;
+    case c10d::ReduceOp::AVG:
+      call.op = Op::Avg;
+      return;
+    case c10d::ReduceOp::PRODUCT:
+      call.op = Op::Prod;
+      return;
+    case c10d::ReduceOp::MIN:
+      call.op = Op::Min;
+      return;
+    case c10d::ReduceOp::MAX:
+      call.op = Op::Max;
+      return;
+    case c10d::ReduceOp::BAND:
+      call.op = Op::BitAnd;
+      return;
+    case c10d::ReduceOp::BOR:
+      call.op = Op::BitOr;
+      return;
+    case c10d::ReduceOp::BXOR:
+      call.op = Op::BitXor;
+      return;
+    case c10d::ReduceOp::PREMUL_SUM: {
+      const auto* supplement = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      require(supplement != nullptr, *what_, "ReduceOp.PREMUL_SUM needs a factor");
+      call.op = Op::PremulSum;
+      call.factor = supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
+                                                        : supplement->double_factor;
+      return;
+    }
+    default:
+      break;
+  }
+  throw Unsupported(std::string("pycoll ") + what_->name() + " does not support this ReduceOp (number " +
+                    std::to_string(int(op.op_)) + ")");
+}
+
+const void* Launch::read(const at::Tensor& tensor) {
+  require_dense_cpu(tensor, *what_);
+  if (is_plain(tensor)) {
+    held_.push_back(tensor);
+    return tensor.const_data_ptr();
+  }
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  at::Tensor copy = at::empty(tensor.sizes(), tensor.options());
+  copy.copy_(tensor);
+  held_.push_back(copy);
+  return held_.back().const_data_ptr();
+}
+
+void* Launch::write(const at::Tensor& tensor) {
+  return flat(tensor, Direction::Out);
+}
+void* Launch::update(const at::Tensor& tensor) {
+  return flat(tensor, Direction::Both);
+}
+
+const void* Launch::read_all(at::TensorList tensors) {
+  if (tensors.size() == 1) return read(tensors[0]);
+  if (!follow_each_other(tensors)) return flat(tensors, Direction::In);
+  held_.push_back(tensors[0]);
+  return tensors[0].const_data_ptr();
+}
+
+void* Launch::write_all(at::TensorList tensors) {
+  return flat(tensors, Direction::Out);
+}
+void* Launch::update_all(at::TensorList tensors) {
+  return flat(tensors, Direction::Both);
+}
+
+void* Launch::flat(at::TensorList tensors, Direction direction) {
+  for (const at::Tensor& tensor : tensors) {
+    require_dense_cpu(tensor, *what_);
+    require(direction == Direction::In || elements_are_distinct(tensor), *what_,
+            "several elements of the output tensor share one place in memory (as after expand()); pass "
+            ".contiguous() or .clone()");
+  }
+  if (tensors.empty()) return nullptr;
+  if (follow_each_other(tensors)) {
+    held_.push_back(tensors[0]);
+    return tensors[0].mutable_data_ptr();
+  }
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  at::Tensor buffer = scratch(total_elements(tensors), tensors[0].options());
+  int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor part = buffer.narrow(0, begin, tensor.numel()).view(tensor.sizes());
+    begin += tensor.numel();
+    if (direction != Direction::Out) part.copy_(tensor);
+    if (direction != Direction::In) copies_.push_back({tensor, part});
+  }
+  return buffer.mutable_data_ptr();
+}
+
+at::Tensor Launch::scratch(int64_t elements, const at::TensorOptions& options) {
+  at::Tensor buffer = at::empty({elements}, options.requires_grad(false).memory_format(std::nullopt));
+  held_.push_back(buffer);
+  return buffer;
+}
+
+void Launch::write_back() {
+  if (check) check();
+  if (copies_.empty()) return;
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  for (CopyBack& copy : copies_) copy.destination.copy_(copy.source);
+}
+
+}  // namespace pycoll::torch_adapter

@@ -1,0 +1,81 @@
+// From torch's tensors to the engine's pointers. A Launch is what one call of torch becomes: engine calls in
+// order, the tensors that must live until they are done, and the values to write back into tensors of other
+// layouts.
+#pragma once
+#include <ATen/ATen.h>
+#include <c10/util/SmallVector.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "engine/communicator.h"
+
+namespace pycoll::torch_adapter {
+
+// One of torch's collectives, as people and profilers know it.
+struct TorchCall {
+  c10d::OpType type;
+  const char* title;                              // "pycoll:all_reduce", as a profiler shows it
+  const char* name() const { return title + 7; }  // "all_reduce", as errors say it
+};
+
+// Refuse, naming the call, what is not a dense CPU tensor (TypeError) or has a dtype that pycoll lacks
+// (DistError).
+void require_dense_cpu(const at::Tensor& tensor, const TorchCall& what);
+DType dtype_of(const at::Tensor& tensor, const TorchCall& what);
+void require_same_dtype(const at::Tensor& a, const at::Tensor& b, const TorchCall& what);  // TypeError
+void require_same_dtype(at::TensorList tensors, const TorchCall& what);
+void require(bool condition, const TorchCall& what, const std::string& message);  // ValueError
+
+// torch's "not set" is any timeout that is not positive.
+std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout);
+
+class Launch {
+ public:
+  explicit Launch(const TorchCall& what) : what_(&what) {}
+
+  const TorchCall& what() const { return *what_; }
+
+  // Adds a call of the engine. It points at nothing yet. The reference holds until the next add().
+  CollectiveCall& add(CollectiveKind kind, const at::Tensor& like, size_t count,
+                      std::chrono::milliseconds timeout);
+  void set_op(CollectiveCall& call, const c10d::ReduceOp& op) const;
+
+  // Addresses of a tensor's values in logical order: the tensor's own where it is laid out so, else a copy.
+  const void* read(const at::Tensor& tensor);  // values go in
+  void* write(const at::Tensor& tensor);       // values come out; ValueError if its elements overlap
+  void* update(const at::Tensor& tensor);      // both
+
+  // The same for many tensors seen as one buffer, one after another; of one dtype.
+  const void* read_all(at::TensorList tensors);
+  void* write_all(at::TensorList tensors);
+  void* update_all(at::TensorList tensors);
+
+  // Scratch that lives as long as the launch.
+  at::Tensor scratch(int64_t elements, const at::TensorOptions& options);
+
+  // A last look at what arrived, before write_back(); throws to fail the call.
+  std::function<void()> check;
+
+  // Writes results into the tensors whose layout kept the engine from writing there itself.
+  void write_back();
+
+  // What the engine is to run, in order.
+  c10::SmallVector<CollectiveCall, 1> calls;
+
+ private:
+  struct CopyBack {
+    at::Tensor destination, source;
+  };
+  enum class Direction { In, Out, Both };
+  void* flat(at::TensorList tensors, Direction direction);
+
+  const TorchCall* what_;
+  c10::SmallVector<at::Tensor, 4> held_;
+  c10::SmallVector<CopyBack, 2> copies_;
+};
+
+}  // namespace pycoll::torch_adapter

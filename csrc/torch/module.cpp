@@ -1,0 +1,62 @@
+// The Python module: one function that makes the backend of a group. Uses torch's own pybind11 and knows
+// c10d's types as torch registered them.
+#include <c10/util/intrusive_ptr.h>
+#include <pybind11/pybind11.h>
+
+#include "torch/backend.h"
+#include "torch/bootstrap.h"
+#include "torch/errors.h"
+
+PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
+
+namespace pycoll::torch_adapter {
+namespace {
+
+namespace py = pybind11;
+
+void throw_if_interrupted() {
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
+                                         double timeout_seconds, const std::string& group) {
+  const auto timeout =
+      std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(timeout_seconds));
+  return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
+    const auto all_gather =
+        all_gather_over({std::move(store), rank, ranks, group, timeout, throw_if_interrupted});
+    return c10::make_intrusive<Backend>(Communicator::create(rank, ranks, all_gather, {group, timeout}));
+  });
+}
+
+// torch's translators serve torch's modules; the same for this one.
+void translate(std::exception_ptr error) {
+  const auto raise = [](const char* module, const char* type, const c10::Error& e) {
+    PyErr_SetString(py::module_::import(module).attr(type).ptr(), e.what_without_backtrace());
+  };
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const c10::ValueError& e) {
+    raise("builtins", "ValueError", e);
+  } catch (const c10::DistBackendError& e) {
+    raise("torch.distributed", "DistBackendError", e);
+  } catch (const c10::DistNetworkError& e) {
+    raise("torch.distributed", "DistNetworkError", e);
+  } catch (const c10::DistError& e) {
+    raise("torch.distributed", "DistError", e);
+  } catch (const c10::Error& e) {
+    raise("builtins", "RuntimeError", e);
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
+  py::register_local_exception_translator(translate);
+  m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
+        py::arg("group"), py::call_guard<py::gil_scoped_release>());
+  m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace pycoll::torch_adapter

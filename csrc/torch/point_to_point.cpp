@@ -1,0 +1,53 @@
+#include "torch/backend.h"
+#include "torch/errors.h"
+
+namespace pycoll::torch_adapter {
+namespace {
+
+constexpr TorchCall kSend{c10d::OpType::SEND, "pycoll:send"};
+constexpr TorchCall kReceive{c10d::OpType::RECV, "pycoll:recv"};
+constexpr TorchCall kReceiveAny{c10d::OpType::RECVANYSOURCE, "pycoll:recv_any_source"};
+
+uint64_t engine_tag(int tag) {
+  return uint32_t(tag);
+}
+
+}  // namespace
+
+Backend::WorkPtr Backend::send(Tensors& tensors, int destination, int tag) {
+  return translating_errors([&]() -> WorkPtr {
+    const at::Tensor& tensor = only(tensors, kSend);
+    Launch launch(kSend);
+    const void* data = launch.read(tensor);
+    auto work = coalescing_ ? coalescing_ : new_work(kSend);
+    work->take(std::move(launch), tensors);
+    work->add(communicator_->send(data, tensor.nbytes(), destination, engine_tag(tag)));
+    return finish(std::move(work), true);
+  });
+}
+
+Backend::WorkPtr Backend::recv(Tensors& tensors, int source, int tag) {
+  return translating_errors([&]() -> WorkPtr {
+    require(source >= 0 && source < getSize(), kReceive,
+            c10::str("the source must be a rank below ", getSize(), ", got ", source));
+    return receive(kReceive, tensors, source, tag);
+  });
+}
+
+Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
+  return translating_errors([&] { return receive(kReceiveAny, tensors, -1, tag); });
+}
+
+Backend::WorkPtr Backend::receive(const TorchCall& what, Tensors& tensors, int source, int tag) {
+  const at::Tensor& tensor = only(tensors, what);
+  Launch launch(what);
+  void* data = launch.write(tensor);
+  // A message may never come: leaving the group does not wait for it.
+  auto work = coalescing_ ? coalescing_ : new_work(what, nullptr);
+  work->take(std::move(launch), tensors);
+  int* heard = source < 0 ? work->source_slot() : nullptr;
+  work->add(communicator_->recv(data, tensor.nbytes(), source, engine_tag(tag), std::nullopt, heard));
+  return finish(std::move(work), true);
+}
+
+}  // namespace pycoll::torch_adapter

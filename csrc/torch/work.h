@@ -1,0 +1,73 @@
+// The handle of an asynchronous call: torch's Work over one or more works of the engine.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "torch/launch.h"
+
+namespace pycoll::torch_adapter {
+
+// How many works of a group are under way, so that leaving it can let them finish.
+class Outstanding {
+ public:
+  void begin();
+  void end();
+  bool wait_for_none(std::chrono::milliseconds limit);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable none_;
+  int count_ = 0;
+};
+
+// Life: made, take() and add() any number of times, seal(); settles when the engine has ended all its works.
+// Until then it keeps itself, and the tensors it was given, alive: a caller may drop both.
+class AsyncWork : public c10d::Work {
+ public:
+  // `results` are what the future yields. `outstanding` null: leaving the group need not wait for this work.
+  AsyncWork(int rank, const TorchCall& what, uint64_t sequence, std::shared_ptr<Outstanding> outstanding);
+  ~AsyncWork() override;
+
+  void take(Launch&& launch, at::TensorList results);
+  void add(std::shared_ptr<pycoll::Work> part);
+  int* source_slot() { return &source_; }  // where a receive from any rank notes whom it heard
+  void seal();                             // no more parts will come
+
+  bool isCompleted() override { return settled_.load(std::memory_order_acquire); }
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override { return source_; }
+  std::vector<at::Tensor> result() override { return results_; }
+  void synchronize() override { wait(kNoTimeout); }
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  void one_is_done();
+  void settle();
+  void complete(const c10::intrusive_ptr<c10::ivalue::Future>& future);
+  std::exception_ptr first_error() const;
+
+  const uint64_t sequence_;
+  std::shared_ptr<Outstanding> outstanding_;
+  std::vector<std::shared_ptr<pycoll::Work>> parts_;
+  std::vector<Launch> launches_;
+  std::vector<at::Tensor> results_;
+  int source_ = -1;
+
+  std::atomic<int> remaining_{1};  // parts not done, and one for seal()
+  std::atomic<bool> sealed_{false};
+  std::atomic<bool> settled_{false};
+  mutable std::mutex settle_mutex_;
+  std::exception_ptr error_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace pycoll::torch_adapter

@@ -1,0 +1,209 @@
+"""Compile and load the adapter: c10d's Backend in C++, built against the torch that runs.
+
+A C++ backend fits one version of torch only, and pip may install pycoll before torch, so it is compiled where it is
+first used, once a machine, into a cache; `python -m pycoll.torch.build` does it beforehand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+MODULE_NAME = "_pycoll_torch"
+
+
+@functools.cache
+def load() -> ModuleType:
+    """The compiled adapter; compiled first if this machine's cache has none for this torch and this pycoll.
+
+    Raises:
+        RuntimeError: there is no compiler, or it failed (with its message).
+    """
+    path = compiled()
+    import torch  # noqa: F401  the adapter needs torch's libraries in the process
+
+    # Loaded first and by its path, libpycoll is found under its bare name when the adapter asks for it, so that one
+    # compiled adapter serves every installation of the same pycoll.
+    ctypes.CDLL(str(library()))
+    loader = importlib.machinery.ExtensionFileLoader(MODULE_NAME, str(path))
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def compiled() -> Path:
+    """Path of the compiled adapter, compiling it if need be. One process of a machine compiles, the others wait."""
+    target = cache_directory() / f"{MODULE_NAME}-{_key()}.so"
+    if not target.exists():
+        with _locked(target.with_suffix(".lock")):
+            if not target.exists():
+                _compile(target)
+    return target
+
+
+def library() -> Path:
+    """libpycoll.so of the installed package."""
+    spec = importlib.util.find_spec("pycoll._core")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("pycoll is not installed: its compiled core is missing; run `pip install .` in its source")
+    return Path(spec.origin).parent / "libpycoll.so"
+
+
+def source_directory() -> Path:
+    """`csrc`: the repository's where pycoll is installed in place (`pip install -e`), else the one in the package."""
+    repository = Path(__file__).resolve().parents[2]
+    if (repository / "pyproject.toml").exists() and (repository / "csrc" / "torch").is_dir():
+        return repository / "csrc"
+    return library().parent / "csrc"
+
+
+def cache_directory() -> Path:
+    """$PYCOLL_CACHE, else pycoll in the user's XDG cache; a directory of this user in /tmp where that is read-only."""
+    asked = os.environ.get("PYCOLL_CACHE")
+    if asked:
+        path = Path(asked).expanduser()
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+    path = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pycoll"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if os.access(path, os.W_OK):
+            return path
+    except OSError:
+        pass
+    path = Path(tempfile.gettempdir()) / f"pycoll-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    status = path.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:  # others could plant a library there
+        raise RuntimeError(f"{path} belongs to, or is open to, another user; set PYCOLL_CACHE to a directory of yours")
+    return path
+
+
+def compiler() -> str:
+    """$CXX, else the first C++ compiler on PATH."""
+    asked = os.environ.get("CXX")
+    for name in [asked] if asked else ["c++", "g++", "clang++"]:
+        words = name.split()
+        if words and shutil.which(words[0]):
+            return name
+    where = f"$CXX names {asked!r}, which" if asked else "a C++ compiler (c++, g++ or clang++)"
+    raise RuntimeError(
+        f"{where} is not on PATH. The pycoll backend is compiled once against the installed torch and needs one with "
+        "C++20: install g++ 11 or newer (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; "
+        "conda: conda install -c conda-forge cxx-compiler)"
+    )
+
+
+def command(unit: Path, output: Path) -> list[str]:
+    """The one compiler line."""
+    import torch
+
+    torch_directory = Path(torch.__file__).parent
+    torch_headers = torch_directory / "include"
+    python_headers = sysconfig.get_paths()["include"]
+    if not (Path(python_headers) / "Python.h").exists():
+        raise RuntimeError(
+            f"Python.h is not in {python_headers}; install Python's development files "
+            "(Debian and Ubuntu: apt install python3-dev; Fedora: dnf install python3-devel)"
+        )
+    line = [*compiler().split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
+    line += [f"-DPYCOLL_TORCH_MODULE={MODULE_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    for path in [torch_headers, torch_headers / "torch/csrc/api/include", python_headers]:
+        line += ["-isystem", str(path)]
+    line += ["-I", str(source_directory()), str(unit), "-o", str(output)]
+    line += [str(library()), f"-L{torch_directory / 'lib'}", "-ltorch_cpu", "-lc10"]
+    return line
+
+
+def _sources() -> list[Path]:
+    return sorted((source_directory() / "torch").glob("*.cpp"))
+
+
+def _key() -> str:
+    """What a compiled adapter depends on. Of libpycoll that is its headers: its code is another library's."""
+    import torch
+
+    digest = hashlib.sha256()
+    for path, text in sorted(_with_headers(_sources()).items()):
+        digest.update(path.encode() + b"\0" + text)
+    abi = f"{sysconfig.get_config_var('SOABI')}-abi{int(torch.compiled_with_cxx11_abi())}"
+    return f"torch{torch.__version__}-{abi}-{digest.hexdigest()[:16]}"
+
+
+def _with_headers(sources: list[Path]) -> dict[str, bytes]:
+    """The files and all headers of pycoll that they include, by path below `csrc`, with their texts."""
+    root = source_directory()
+    found: dict[str, bytes] = {}
+    pending = [str(source.relative_to(root)) for source in sources]
+    while pending:
+        name = pending.pop()
+        if name in found or not (root / name).is_file():
+            continue
+        found[name] = (root / name).read_bytes()
+        pending += re.findall(r'^#include "([^"]+)"', found[name].decode(), re.MULTILINE)
+    return found
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel drops it with the process
+        yield
+
+
+def _compile(target: Path) -> None:
+    import torch
+
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-") as directory:
+        # One translation unit: nearly all the time goes into torch's headers.
+        unit, output = Path(directory) / "adapter.cpp", Path(directory) / "adapter.so"
+        unit.write_text("".join(f'#include "{source}"\n' for source in _sources()))
+        line = command(unit, output)
+        print(
+            f"pycoll: compiling its adapter for torch {torch.__version__}, once for this machine, about half a minute ...",
+            end="", file=sys.stderr, flush=True,
+        )  # fmt: skip
+        start = time.monotonic()
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        print(f" {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+        if done.returncode != 0:
+            raise RuntimeError(
+                f"compiling the pycoll adapter for torch {torch.__version__} failed; the command was\n"
+                f"  {' '.join(line)}\nand it said\n{_head(done.stderr)}"
+            )
+        output.rename(target)  # at once whole, for whoever looks
+
+
+def _head(text: str, lines: int = 30) -> str:
+    kept = text.splitlines()
+    return "\n".join(kept[:lines] + ([f"... {len(kept) - lines} more lines"] if len(kept) > lines else []))
+
+
+def main() -> None:
+    """`python -m pycoll.torch.build`: compile now, say where to."""
+    import argparse
+
+    argparse.ArgumentParser(prog="python -m pycoll.torch.build", description=main.__doc__).parse_args()
+    print(compiled())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Making the backend of a group; imported at the first `init_process_group("pycoll")`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from typing import Any
+
+import torch.distributed as dist
+
+from pycoll.torch import build
+
+_leaves_at_exit = False
+
+
+def create(options: Any, backend_options: Any) -> dist.Backend:
+    """See `pycoll.torch._create`. A failure on this rank is told to the others through the store, so that they raise
+    at once an error that names it."""
+    store = _keys_of_this_attempt(options.store, options.group_rank)
+    try:
+        if backend_options is not None:
+            raise ValueError("the pycoll backend takes no pg_options")
+        extension = build.load()
+        _leave_groups_at_exit(extension)
+        timeout = options.timeout.total_seconds()
+        backend: dist.Backend = extension.create(
+            store, options.group_rank, options.group_size, timeout, options.group_id
+        )
+    except BaseException as error:
+        _tell_others(store, options.group_rank, error)
+        raise
+    return backend
+
+
+def _keys_of_this_attempt(store: dist.Store, rank: int) -> dist.Store:
+    """A store may serve groups of one name again and again (init, destroy, init under torchrun): ranks count their
+    attempts, and those of one attempt share keys that no earlier one has used."""
+    store = dist.PrefixStore("pycoll", store)
+    attempt = store.add(f"attempts/{rank}", 1)
+    return dist.PrefixStore(str(attempt), store)
+
+
+def _tell_others(store: dist.Store, rank: int, error: BaseException) -> None:
+    with contextlib.suppress(Exception):  # the store may be what failed
+        if not store.check(["failed"]):
+            store.set("failed", f"{rank}: {type(error).__name__}: {error}")
+
+
+def _leave_groups_at_exit(extension: Any) -> None:
+    """A process that never destroys its groups still leaves them before the interpreter goes: their threads may be
+    running callbacks in Python."""
+    global _leaves_at_exit
+    if not _leaves_at_exit:
+        atexit.register(extension.shutdown_all)
+        _leaves_at_exit = True
