@@ -1,0 +1,257 @@
+#include "engine/direct.h"
+
+#include <algorithm>
+#include <array>
+
+namespace pycoll {
+namespace {
+
+using shm::kInlinePayload;
+using shm::kSmallSlot;
+using shm::kStagingRing;
+
+constexpr size_t kLine = shm::kCacheLine;
+constexpr size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+std::byte* at(void* buffer, size_t offset) { return static_cast<std::byte*>(buffer) + offset; }
+const std::byte* at(const void* buffer, size_t offset) { return static_cast<const std::byte*>(buffer) + offset; }
+
+}  // namespace
+
+Direct::Direct(shm::Group& group, Arrivals& arrivals)
+    : group_(group),
+      arrivals_(arrivals),
+      slots_(static_cast<size_t>(group.ranks())),
+      outputs_(static_cast<size_t>(group.ranks())),
+      sources_(static_cast<size_t>(group.ranks())),
+      destinations_(static_cast<size_t>(group.ranks())),
+      factors_(static_cast<size_t>(group.ranks())) {}
+
+Direct::Role Direct::role_of(const CollectiveCall& call) const {
+  const bool root = group_.rank() == call.root;
+  switch (call.kind) {
+    case CollectiveKind::AllReduce:
+      return {.stages = true, .reads = true, .from_root = false, .personalised = false, .reduces = true, .gathers = false};
+    case CollectiveKind::Reduce:
+      return {.stages = !root, .reads = root, .from_root = false, .personalised = false, .reduces = true, .gathers = false};
+    case CollectiveKind::ReduceScatter:
+      return {.stages = true, .reads = true, .from_root = false, .personalised = true, .reduces = true, .gathers = false};
+    case CollectiveKind::AllGather:
+      return {.stages = true, .reads = true, .from_root = false, .personalised = false, .reduces = false, .gathers = true};
+    case CollectiveKind::Gather:
+      return {.stages = !root, .reads = root, .from_root = false, .personalised = false, .reduces = false, .gathers = true};
+    case CollectiveKind::AllToAll:
+      return {.stages = true, .reads = true, .from_root = false, .personalised = true, .reduces = false, .gathers = true};
+    case CollectiveKind::Broadcast:
+      return {.stages = root, .reads = true, .from_root = true, .personalised = false, .reduces = false, .gathers = false};
+    case CollectiveKind::Scatter:
+      return {.stages = root, .reads = true, .from_root = true, .personalised = true, .reduces = false, .gathers = false};
+    case CollectiveKind::Barrier: break;
+  }
+  return {.stages = false, .reads = false, .from_root = false, .personalised = false, .reduces = false, .gathers = false};
+}
+
+bool Direct::fits_payload(const CollectiveCall& call, const Role& role) const {
+  const size_t bytes = share_bytes(call);
+  if (!role.personalised) return bytes <= kSmallSlot;
+  return bytes <= kSmallSlot / static_cast<size_t>(group_.ranks()) &&
+         round_up(bytes) * static_cast<size_t>(group_.ranks()) <= kSmallSlot;
+}
+
+Direct::Stage Direct::whole(const CollectiveCall& call, const Role& role) const {
+  const size_t bytes = share_bytes(call);
+  const bool in_line = bytes * (role.personalised ? static_cast<size_t>(group_.ranks()) : 1) <= kInlinePayload;
+  return {.offset = 0, .bytes = bytes, .stride = in_line ? bytes : round_up(bytes)};
+}
+
+std::byte* Direct::payload_of(int rank, uint64_t sequence, const CollectiveCall& call, const Role& role) const {
+  const size_t bytes = share_bytes(call) * (role.personalised ? static_cast<size_t>(group_.ranks()) : 1);
+  return bytes <= kInlinePayload ? arrivals_.payload(rank, sequence) : group_.small_slot(rank, sequence);
+}
+
+void Direct::stage(const CollectiveCall& call, const Role& role, const Stage& part, std::byte* slot) const {
+  if (!role.personalised) {
+    copy_bytes(slot, at(call.input, part.offset), part.bytes);
+    return;
+  }
+  const size_t share = share_bytes(call);
+  for (int reader = 0; reader < group_.ranks(); ++reader) {
+    const auto r = static_cast<size_t>(reader);
+    if (reader != group_.rank()) copy_bytes(slot + r * part.stride, at(call.input, r * share + part.offset), part.bytes);
+  }
+}
+
+void Direct::read(const CollectiveCall& call, const Role& role, const Stage& part) {
+  const auto me = static_cast<size_t>(group_.rank());
+  const auto ranks = static_cast<size_t>(group_.ranks());
+  const size_t share = share_bytes(call);
+  const size_t mine_in_slot = role.personalised ? me * part.stride : 0;
+  const size_t mine_in_input = role.personalised ? me * share + part.offset : part.offset;
+  const auto source = [&](size_t rank) {
+    return rank == me ? at(call.input, mine_in_input) : slots_[rank] + mine_in_slot;
+  };
+  if (role.reduces) {
+    for (size_t rank = 0; rank < ranks; ++rank) sources_[rank] = source(rank);
+    void* const destination = at(call.output, part.offset);
+    reduce_many(call.dtype, call.op, sources_, {&destination, 1}, part.bytes / size_of(call.dtype),
+                call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
+  } else if (role.from_root) {
+    std::byte* destination = at(call.output, part.offset);
+    const std::byte* from = source(static_cast<size_t>(call.root));
+    if (destination != from) copy_bytes(destination, from, part.bytes);
+  } else {
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      std::byte* destination = at(call.output, rank * share + part.offset);
+      const std::byte* from = source(rank);
+      if (destination != from) copy_bytes(destination, from, part.bytes);
+    }
+  }
+}
+
+void Direct::prepare(const CollectiveCall& call, uint64_t sequence) {
+  const Role role = role_of(call);
+  if (role.stages && call.count != 0 && fits_payload(call, role))
+    stage(call, role, whole(call, role), payload_of(group_.rank(), sequence, call, role));
+}
+
+void Direct::finish(const CollectiveCall& call, shm::Operation& operation) {
+  if (call.kind == CollectiveKind::Barrier || call.count == 0) return;
+  const Role role = role_of(call);
+  if (call.op == Op::PremulSum)
+    for (int rank = 0; rank < group_.ranks(); ++rank)
+      factors_[static_cast<size_t>(rank)] = arrivals_.header(rank, operation.sequence).factor;
+  if (fits_payload(call, role)) {
+    if (!role.reads) return;
+    for (int rank = 0; rank < group_.ranks(); ++rank)
+      slots_[static_cast<size_t>(rank)] = payload_of(rank, operation.sequence, call, role);
+    read(call, role, whole(call, role));
+    return;
+  }
+  if (zero_copy(call, role, operation)) return;
+  if (call.kind == CollectiveKind::AllReduce && group_.ranks() > 2)
+    pipeline_two_shot(call, operation);
+  else
+    pipeline(call, role, operation);
+}
+
+uint64_t Direct::reserve(size_t bytes, shm::Operation& operation) {
+  // A chunk never wraps: the rest of the ring is skipped, by all ranks alike.
+  if (position_ % kStagingRing + bytes > kStagingRing) position_ = (position_ / kStagingRing + 1) * kStagingRing;
+  const uint64_t begin = position_;
+  position_ += bytes;
+  const uint64_t needed = position_ > kStagingRing ? position_ - kStagingRing : 0;
+  if (all_consumed_ < needed) {
+    uint64_t least = UINT64_MAX;
+    for (int rank = 0; rank < group_.ranks(); ++rank) {
+      if (rank == group_.rank()) continue;
+      const auto& counter = group_.control(rank).consumed.value;
+      group_.wait(operation, rank, [&] { return counter.load(std::memory_order_acquire) >= needed; });
+      least = std::min(least, counter.load(std::memory_order_acquire));
+    }
+    all_consumed_ = least;
+  }
+  return begin;
+}
+
+void Direct::consume_until(uint64_t position) { group_.publish(group_.mine().consumed.value, position); }
+
+void Direct::pipeline(const CollectiveCall& call, const Role& role, shm::Operation& operation) {
+  const auto fan = static_cast<size_t>(role.personalised ? group_.ranks() : 1);
+  const size_t share = share_bytes(call);
+  const size_t chunk = std::max<size_t>((group_.more_ranks_than_processors() ? 512 << 10 : 64 << 10) / fan / kLine, 1) * kLine;
+  const size_t chunks = (share + chunk - 1) / chunk;
+  const auto part = [&](size_t c) {
+    const size_t bytes = std::min(chunk, share - c * chunk);
+    return Stage{.offset = c * chunk, .bytes = bytes, .stride = round_up(bytes)};
+  };
+  std::array<uint64_t, 2> begins{};
+  for (size_t c = 0; c <= chunks; ++c) {
+    if (c < chunks) {
+      const Stage p = part(c);
+      const uint64_t begin = begins[c & 1] = reserve(p.stride * fan, operation);
+      if (role.stages) {
+        stage(call, role, p, group_.staging(group_.rank()) + begin % kStagingRing);
+        group_.publish(group_.mine().published.value, begin + p.stride * fan);
+      }
+    }
+    if (c == 0) continue;
+    const Stage p = part(c - 1);
+    const uint64_t begin = begins[(c - 1) & 1];
+    const uint64_t end = begin + p.stride * fan;
+    if (role.reads) {
+      for (int rank = 0; rank < group_.ranks(); ++rank) {
+        if (rank == group_.rank() || (role.from_root && rank != call.root)) continue;
+        const auto& published = group_.control(rank).published.value;
+        group_.wait(operation, rank, [&] { return published.load(std::memory_order_acquire) >= end; });
+        slots_[static_cast<size_t>(rank)] = group_.staging(rank) + begin % kStagingRing;
+      }
+      read(call, role, p);
+    }
+    consume_until(end);
+  }
+}
+
+// Reduce-scatter and all-gather inside every chunk: each rank reduces its slice from all rings, puts the result where
+// its own raw slice would have been (nobody else reads that), and all copy the slices together.
+void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& operation) {
+  const auto me = static_cast<size_t>(group_.rank());
+  const auto ranks = static_cast<size_t>(group_.ranks());
+  const size_t total = share_bytes(call);
+  const size_t chunk = group_.more_ranks_than_processors() ? 1 << 20 : 128 << 10;
+  const size_t chunks = (total + chunk - 1) / chunk;
+  std::array<uint64_t, 3> begins{};
+  struct Slice {
+    size_t begin, bytes;
+  };
+  const auto bytes_of = [&](size_t c) { return std::min(chunk, total - c * chunk); };
+  const auto slice = [&](size_t c, size_t rank) {
+    const size_t bytes = bytes_of(c);
+    const size_t lines = round_up(bytes) / kLine;
+    const size_t begin = std::min(bytes, lines * rank / ranks * kLine);
+    return Slice{begin, std::min(bytes, lines * (rank + 1) / ranks * kLine) - begin};
+  };
+  const auto slot = [&](size_t rank, size_t c) { return group_.staging(static_cast<int>(rank)) + begins[c % 3] % kStagingRing; };
+
+  for (size_t step = 0; step < chunks + 2; ++step) {
+    if (step < chunks) {
+      const size_t c = step;
+      const size_t bytes = bytes_of(c);
+      begins[c % 3] = reserve(round_up(bytes), operation);
+      const Slice own = slice(c, me);
+      const size_t after = own.begin + own.bytes;
+      copy_bytes(slot(me, c), at(call.input, c * chunk), own.begin);
+      copy_bytes(slot(me, c) + after, at(call.input, c * chunk + after), bytes - after);
+      group_.publish(group_.mine().published.value, begins[c % 3] + round_up(bytes));
+    }
+    if (step >= 1 && step - 1 < chunks) {
+      const size_t c = step - 1;
+      const uint64_t end = begins[c % 3] + round_up(bytes_of(c));
+      const Slice own = slice(c, me);
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        if (rank != me) {
+          const auto& published = group_.control(static_cast<int>(rank)).published.value;
+          group_.wait(operation, static_cast<int>(rank), [&] { return published.load(std::memory_order_acquire) >= end; });
+        }
+        sources_[rank] = rank == me ? at(call.input, c * chunk + own.begin) : slot(rank, c) + own.begin;
+      }
+      const std::array<void*, 2> destinations{at(call.output, c * chunk + own.begin), slot(me, c) + own.begin};
+      reduce_many(call.dtype, call.op, sources_, destinations, own.bytes / size_of(call.dtype),
+                  call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
+      group_.publish(group_.mine().reduced.value, end);
+    }
+    if (step >= 2) {
+      const size_t c = step - 2;
+      const uint64_t end = begins[c % 3] + round_up(bytes_of(c));
+      for (size_t i = 1; i < ranks; ++i) {
+        const size_t rank = (me + i) % ranks;  // not all from the same ring at once
+        const auto& reduced = group_.control(static_cast<int>(rank)).reduced.value;
+        group_.wait(operation, static_cast<int>(rank), [&] { return reduced.load(std::memory_order_acquire) >= end; });
+        const Slice theirs = slice(c, rank);
+        copy_bytes(at(call.output, c * chunk + theirs.begin), slot(rank, c) + theirs.begin, theirs.bytes);
+      }
+      consume_until(end);
+    }
+  }
+}
+
+}  // namespace pycoll

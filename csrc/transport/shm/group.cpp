@@ -1,0 +1,218 @@
+#include "transport/shm/group.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace pycoll::shm {
+namespace {
+
+using std::chrono::microseconds;
+
+// No FUTEX_PRIVATE_FLAG: the word is shared between processes.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, microseconds at_most) {
+  const timespec limit{at_most.count() / 1'000'000, at_most.count() % 1'000'000 * 1000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &limit, nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0); }
+
+double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string format_seconds(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", value);
+  return text;
+}
+
+}  // namespace
+
+Patience Patience::for_ranks(int ranks, int processors) {
+  if (ranks <= processors) return {.spins = 2000, .yields = 1000};
+  return {.spins = 0, .yields = 200};
+}
+
+Group::Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience)
+    : segment_(std::move(segment)), rank_(rank), ranks_(ranks), name_(std::move(name)), patience_(patience) {
+  for (int r = 0; r < ranks; ++r) controls_.push_back(&segment_->control(r));
+}
+
+void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> ready) {
+  if (ready()) return;
+  for (int i = 0; i < patience_.yields; ++i) {
+    ::sched_yield();
+    if (ready()) return;
+  }
+  const auto now = SteadyClock::now();
+  if (!operation.started) operation.started = now;
+  auto deadline = *operation.started + operation.timeout;
+  if (operation.deadline) deadline = std::min(deadline, *operation.deadline);
+
+  struct Waiting {
+    std::atomic<int32_t>& word;
+    Waiting(std::atomic<int32_t>& word, int peer) : word(word) { word.store(peer + 1, std::memory_order_relaxed); }
+    ~Waiting() { word.store(0, std::memory_order_relaxed); }
+  } waiting(mine().waiting_for, peer);
+
+  // Short sleeps first: a death right now is seen within a millisecond or two.
+  for (microseconds nap{1000};; nap = std::min(nap * 2, microseconds{20'000})) {
+    sleep(ready, nap);
+    if (ready()) return;
+    throw_if_failed();
+    for (int rank = peer < 0 ? 0 : peer; rank < (peer < 0 ? ranks_ : peer + 1); ++rank) {
+      if (rank == rank_ || !gone(rank)) continue;
+      if (ready()) return;  // it finished its part before it went
+      fail_lost(operation, rank);
+    }
+    const auto time = SteadyClock::now();
+    if (time >= deadline) {
+      if (ready()) return;
+      fail_timeout(operation, peer, time - *operation.started);
+    }
+    nap = std::min(nap, std::chrono::duration_cast<microseconds>(deadline - time) + microseconds{1});
+  }
+}
+
+void Group::sleep(FunctionRef<bool()> ready, microseconds at_most) {
+  RankControl& me = mine();
+  auto& sleepers = segment_->group().sleepers;
+  const uint32_t ring = me.doorbell.load(std::memory_order_relaxed);
+  me.sleeping.store(1, std::memory_order_relaxed);
+  sleepers.fetch_add(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!ready()) futex_wait(me.doorbell, ring, at_most);
+  sleepers.fetch_sub(1, std::memory_order_relaxed);
+  me.sleeping.store(0, std::memory_order_relaxed);
+}
+
+void Group::ring_doorbells() {
+  for (int r = 0; r < ranks_; ++r) {
+    RankControl& other = control(r);
+    if (r == rank_ || other.sleeping.load(std::memory_order_relaxed) == 0) continue;
+    other.doorbell.fetch_add(1, std::memory_order_release);
+    futex_wake(other.doorbell);
+  }
+}
+
+void Group::enter() {
+  pthread_mutexattr_t attributes;
+  ::pthread_mutexattr_init(&attributes);
+  ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  ::pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  RankControl& me = mine();
+  ::pthread_mutex_init(&me.alive, &attributes);
+  ::pthread_mutexattr_destroy(&attributes);
+  ::pthread_mutex_lock(&me.alive);
+  me.pid = ::getpid();
+  me.state.store(RankState::Alive, std::memory_order_release);
+}
+
+void Group::leave() {
+  mine().state.store(RankState::Left, std::memory_order_release);
+  ::pthread_mutex_unlock(&mine().alive);
+  wake_sleepers();
+}
+
+bool Group::gone(int rank) {
+  RankControl& other = control(rank);
+  const RankState state = other.state.load(std::memory_order_acquire);
+  if (state != RankState::Alive) return state != RankState::Absent;
+  const int result = ::pthread_mutex_trylock(&other.alive);
+  if (result == EBUSY) return false;
+  if (result == EOWNERDEAD) {
+    other.state.store(RankState::Dead, std::memory_order_release);
+    ::pthread_mutex_consistent(&other.alive);
+  }
+  if (result == 0 || result == EOWNERDEAD) ::pthread_mutex_unlock(&other.alive);
+  return other.state.load(std::memory_order_acquire) != RankState::Alive;
+}
+
+void Group::fail(FailureKind kind, const std::string& text) {
+  GroupControl& group = segment_->group();
+  FailureState none = FailureState::None;
+  if (group.failure.compare_exchange_strong(none, FailureState::Writing)) {
+    group.failure_kind = kind;
+    group.failure_reporter = rank_;
+    std::snprintf(group.failure_text, sizeof group.failure_text, "%s", text.c_str());
+    group.failure.store(FailureState::Set, std::memory_order_release);
+  }
+  wake_sleepers();
+}
+
+void Group::throw_if_failed() const {
+  if (segment_->group().failure.load(std::memory_order_acquire) == FailureState::Set) throw_failure();
+}
+
+void Group::throw_failure() const {
+  const GroupControl& group = segment_->group();
+  // A reporter that died between the two stores leaves Writing for ever: do not read a half-written text.
+  for (int i = 0; i < 1000 && group.failure.load(std::memory_order_acquire) == FailureState::Writing; ++i) ::sched_yield();
+  std::string text = group.failure.load(std::memory_order_acquire) == FailureState::Set
+                         ? group.failure_text
+                         : "group '" + name_ + "' failed, and the rank that was to say why died";
+  if (group.failure_reporter != rank_) text += " [seen by rank " + std::to_string(group.failure_reporter) + ", told to rank " + std::to_string(rank_) + "]";
+  switch (group.failure_kind) {
+    case FailureKind::PeerLost: throw PeerLost(text);
+    case FailureKind::Timeout: throw Timeout(text);
+    case FailureKind::Aborted: break;
+  }
+  throw Aborted(text);
+}
+
+std::string Group::describe(const Operation& operation) const {
+  std::string text = "group '" + name_ + "', rank " + std::to_string(rank_) + ": " + std::string(operation.name);
+  if (operation.sequence != 0) text += " #" + std::to_string(operation.sequence);
+  return text + " of " + std::to_string(operation.bytes) + " bytes";
+}
+
+void Group::fail_lost(const Operation& operation, int peer) {
+  const RankControl& other = control(peer);
+  const bool left = other.state.load(std::memory_order_acquire) == RankState::Left;
+  std::string text = describe(operation) + ": rank " + std::to_string(peer) + " (pid " + std::to_string(other.pid) + ") ";
+  text += left ? "has left the group" : "is gone: its process exited or was killed";
+  if (operation.started) text += ", noticed after waiting " + format_seconds(seconds(SteadyClock::now() - *operation.started));
+  text += ". The group is no longer usable; look at that rank's own output for the cause.";
+  fail(FailureKind::PeerLost, text);
+  throw_failure();
+}
+
+int Group::culprit(const Operation& operation, int peer) const {
+  // Follow the chain of waits to the rank that waits for nobody: the one that is late or stopped.
+  int suspect = peer;
+  for (int step = 0; step < ranks_ && suspect >= 0; ++step) {
+    const int next = control(suspect).waiting_for.load(std::memory_order_relaxed) - 1;
+    if (next < 0 || next == suspect) break;
+    suspect = next;
+  }
+  (void)operation;
+  return suspect == rank_ ? peer : suspect;
+}
+
+void Group::fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited) {
+  std::string text = describe(operation) + ": timed out after " + format_seconds(seconds(waited));
+  std::string missing;
+  for (int r = 0; r < ranks_ && operation.sequence != 0; ++r) {
+    const auto& line = control(r).arrival[operation.sequence & 1];
+    if (line.sequence.load(std::memory_order_acquire) < operation.sequence)
+      missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+  }
+  if (!missing.empty())
+    text += "; rank(s) " + missing + " never called it";
+  else if (const int suspect = culprit(operation, peer); suspect >= 0)
+    text += " waiting for rank " + std::to_string(suspect) + " (pid " + std::to_string(control(suspect).pid) +
+            "), which made no progress (stopped, or starved of processor time)";
+  text += ". The group is no longer usable; if that rank is merely slow, give a longer timeout.";
+  fail(FailureKind::Timeout, text);
+  throw_failure();
+}
+
+}  // namespace pycoll::shm

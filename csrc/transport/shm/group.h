@@ -1,0 +1,107 @@
+// One rank's view of its group in shared memory: wake-ups, waiting, who is alive, how the group failed.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/clock.h"
+#include "core/function_ref.h"
+#include "transport/shm/segment.h"
+
+namespace pycoll::shm {
+
+// What is being waited for, so that an error can say who, what and since when. One a running operation.
+struct Operation {
+  std::string_view name;  // "allreduce"
+  uint64_t sequence = 0;
+  uint64_t bytes = 0;
+  std::chrono::nanoseconds timeout{};
+  std::optional<SteadyClock::time_point> started;   // set by the first wait that is not over at once
+  std::optional<SteadyClock::time_point> deadline;  // an earlier one than started + timeout, of a caller of wait()
+};
+
+// How long a rank waits in which way before it sleeps. Spinning wins while every rank has a core of its own; with more
+// ranks than cores it keeps the awaited rank from running, and yielding wins; sleeping is kind to everyone else.
+struct Patience {
+  int spins;
+  int yields;
+  static Patience for_ranks(int ranks, int processors);
+};
+
+inline void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class Group {
+ public:
+  Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience);
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  const std::string& name() const { return name_; }
+  bool more_ranks_than_processors() const { return patience_.spins == 0; }
+  Segment& segment() const { return *segment_; }
+  RankControl& control(int rank) const { return *controls_[static_cast<size_t>(rank)]; }
+  RankControl& mine() const { return control(rank_); }
+  std::byte* small_slot(int rank, uint64_t sequence) const {
+    return segment_->area(rank) + segment_->layout().small_at + (sequence & 1) * kSmallSlot;
+  }
+  std::byte* staging(int rank) const { return segment_->area(rank) + segment_->layout().staging_at; }
+
+  // Makes what was stored before visible and wakes those who may sleep waiting for it.
+  void publish(std::atomic<uint64_t>& counter, uint64_t value) {
+    counter.store(value, std::memory_order_release);
+    wake_sleepers();
+  }
+  void wake_sleepers() {
+    // Orders the store above before the load below; pairs with the fence a sleeper takes before its last look.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (segment_->group().sleepers.load(std::memory_order_relaxed) != 0) ring_doorbells();
+  }
+
+  // Returns once ready() is true. `peer`: the rank waited for, -1: any of them. Throws PeerLost when that rank is gone
+  // and ready() stays false, Timeout at the operation's deadline, or what ended the group.
+  template <class Ready>
+  void wait(Operation& operation, int peer, Ready&& ready) {
+    for (int i = 0; i < patience_.spins; ++i) {
+      if (ready()) return;
+      pause_processor();
+    }
+    wait_slowly(operation, peer, ready);
+  }
+
+  // The rank's life in the group; both on the same thread, which must live as long as the group does.
+  void enter();
+  void leave();
+  bool gone(int rank);  // left or dead
+
+  // The first failure of a group stays its failure, on every rank.
+  void fail(FailureKind kind, const std::string& text);
+  void throw_if_failed() const;
+  [[noreturn]] void throw_failure() const;
+
+  // "group 'default', rank 0: allreduce #12 of 4096 bytes"
+  std::string describe(const Operation& operation) const;
+
+ private:
+  void wait_slowly(Operation& operation, int peer, FunctionRef<bool()> ready);
+  void sleep(FunctionRef<bool()> ready, std::chrono::microseconds at_most);
+  void ring_doorbells();
+  [[noreturn]] void fail_lost(const Operation& operation, int peer);
+  [[noreturn]] void fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited);
+  int culprit(const Operation& operation, int peer) const;
+
+  std::shared_ptr<Segment> segment_;
+  int rank_;
+  int ranks_;
+  std::string name_;
+  Patience patience_;
+  std::vector<RankControl*> controls_;
+};
+
+}  // namespace pycoll::shm

@@ -1,0 +1,24 @@
+#include "transport/shm/layout.h"
+
+#include <algorithm>
+
+namespace pycoll::shm {
+namespace {
+constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+}  // namespace
+
+Layout::Layout(int ranks) : ranks(ranks) {
+  const size_t peers = static_cast<size_t>(std::max(1, ranks - 1));
+  channel_bytes = std::max<size_t>(kChannelArea / peers / 1024 * 1024, 1024);
+  channels_at = round_up(sizeof(RankControl), kCacheLine);
+  small_at = round_up(channels_at + sizeof(ChannelCounters) * static_cast<size_t>(ranks), kPage);
+  staging_at = small_at + 2 * kSmallSlot;
+  channel_data_at = staging_at + kStagingRing;
+  // An odd number of pages, plus a few lines: equal offsets in different ranks' areas must not fall on the same
+  // cache sets (measured at six times slower when they do).
+  stride = round_up(channel_data_at + channel_bytes * peers, kPage);
+  if (stride / kPage % 2 == 0) stride += kPage;
+  stride += 17 * kCacheLine;
+}
+
+}  // namespace pycoll::shm

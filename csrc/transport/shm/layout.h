@@ -1,0 +1,117 @@
+// What lies where in a group's shared segment. One anonymous file a group:
+//
+//   [0, page)                     GroupControl
+//   [page + r*stride, ...)        rank r: RankControl, channel counters, small slots, staging ring, channels
+//   [(r+1) << 40, (r+2) << 40)    rank r's heap: a sparse terabyte for Communicator::allocate
+//
+// The file is sparse, so what is never touched costs nothing.
+#pragma once
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/dtype.h"
+#include "reduce/reduce.h"
+#include "schedule/collective.h"
+
+namespace pycoll::shm {
+
+inline constexpr size_t kCacheLine = 64;
+inline constexpr size_t kPage = 4096;
+inline constexpr size_t kInlinePayload = 40;         // beside the sequence number, in one cache line
+inline constexpr size_t kSmallSlot = 16 << 10;       // two a rank, by parity of the sequence number
+inline constexpr size_t kStagingRing = 2 << 20;      // a rank; chunks of the direct path
+inline constexpr size_t kChannelArea = 1 << 20;      // a rank; its outgoing channels share it
+inline constexpr int kHeapShift = 40;
+
+// Where a buffer lies in its rank's heap; length 0: it does not lie there.
+struct HeapRange {
+  uint64_t base = 0;  // of the allocation, an offset in the file
+  uint64_t length = 0;
+  uint64_t offset = 0;  // of the buffer in the allocation
+};
+
+// A call as the other ranks see it: enough to tell a mismatch in words, and to reach shared buffers.
+struct CallHeader {
+  uint64_t sequence = 0;
+  uint64_t count = 0;
+  uint64_t schedule_hash = 0;  // 0: the direct path
+  double factor = 1.0;
+  HeapRange input;
+  HeapRange output;
+  int32_t root = 0;
+  CollectiveKind kind = CollectiveKind::Barrier;
+  DType dtype = DType::UInt8;
+  Op op = Op::Sum;
+  char algorithm[29] = {};
+};
+
+// The word every collective starts with. Slot `sequence & 1`: a rank writes sequence s+2 only after all have written
+// s+1, hence after all have read s, so two slots need no acknowledgement.
+struct alignas(kCacheLine) ArrivalLine {
+  std::atomic<uint64_t> sequence;
+  uint64_t signature;
+  uint64_t ticks;
+  std::byte payload[kInlinePayload];
+};
+static_assert(sizeof(ArrivalLine) == kCacheLine);
+
+struct alignas(kCacheLine) CounterLine {
+  std::atomic<uint64_t> value;
+};
+
+enum class RankState : uint32_t { Absent, Alive, Left, Dead };
+
+struct RankControl {
+  // Held by a thread of the rank for as long as the group lives. Robust: when the process dies the kernel marks it, and
+  // the next rank that tries it knows. No socket or pid is watched, so forked children and containers change nothing.
+  alignas(kCacheLine) pthread_mutex_t alive;
+  alignas(kCacheLine) std::atomic<RankState> state;
+  int32_t pid;
+  alignas(kCacheLine) std::atomic<uint32_t> doorbell;  // futex
+  std::atomic<uint32_t> sleeping;
+  std::atomic<int32_t> waiting_for;  // rank + 1; 0: not waiting. Only for naming the culprit of a timeout
+  ArrivalLine arrival[2];
+  alignas(kCacheLine) CallHeader header[2];
+  CounterLine published;   // staging ring, in bytes since the group began: written up to here
+  CounterLine reduced;     // own slice reduced up to here
+  CounterLine consumed;    // all that this rank reads of the others' rings is read up to here
+  CounterLine finished;    // sequence number of the last zero-copy collective done with others' buffers
+  CounterLine claimed[2];    // rank 0's only: zero-copy pieces handed out / completed, by parity
+  CounterLine completed[2];
+};
+
+enum class FailureState : uint32_t { None, Writing, Set };
+enum class FailureKind : uint32_t { PeerLost, Timeout, Aborted };
+
+struct GroupControl {
+  std::atomic<FailureState> failure;
+  FailureKind failure_kind;
+  int32_t failure_reporter;
+  char failure_text[1024];
+  alignas(kCacheLine) std::atomic<uint32_t> sleepers;  // ranks asleep on their doorbell
+};
+static_assert(sizeof(GroupControl) <= kPage);
+
+// A byte stream from one rank to another: two counters, and a ring in the sender's area.
+struct ChannelCounters {
+  CounterLine written;
+  CounterLine read;
+};
+
+struct Layout {
+  explicit Layout(int ranks);
+  int ranks;
+  size_t channel_bytes;  // capacity of one channel
+  size_t channels_at;    // offsets within a rank's area
+  size_t small_at;
+  size_t staging_at;
+  size_t channel_data_at;
+  size_t stride;  // of a rank's area
+  size_t total() const { return kPage + stride * static_cast<size_t>(ranks); }
+  size_t rank_at(int rank) const { return kPage + stride * static_cast<size_t>(rank); }
+};
+
+}  // namespace pycoll::shm
