@@ -1,0 +1,201 @@
+"""How a process finds the other ranks: `pycoll.init`, and the default group that it makes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from pycoll import _tcp
+from pycoll._rendezvous import Alone, Rendezvous, StoreRendezvous
+from pycoll.communicator import Communicator, Duration, seconds
+from pycoll.errors import Error, InvalidArgument, Timeout
+
+#: Launchers that set none of RANK and WORLD_SIZE but number their processes all the same.
+_OTHER_LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+
+
+class _Defaults(threading.local):
+    """The default group: of the process, or of one thread where ranks are threads."""
+
+    of_process: Communicator | None = None  # shared: lives on the class
+    of_thread: Communicator | None = None
+
+
+_defaults = _Defaults()
+_groups_made: dict[tuple[str, int], int] = {}
+_groups_lock = threading.Lock()
+
+
+def init(
+    timeout: Duration = 300.0,
+    group: str = "default",
+    *,
+    rank: int | None = None,
+    ranks: int | None = None,
+    address: str | None = None,
+    store: Any = None,
+) -> Communicator:
+    """Makes a group of all ranks that call this alike, and returns this rank's communicator of it.
+
+    Without further arguments the environment says who is who, as torchrun sets it: RANK, WORLD_SIZE, MASTER_ADDR,
+    MASTER_PORT (mpirun's own numbers are understood too, where an address is given). A process for which no launcher has
+    set anything is a group of one rank. No torch is needed, except under torchrun, whose agent keeps a torch store at
+    that address.
+
+    Args:
+        timeout: seconds (or a timedelta) that a collective may take, and making the group too.
+        group: a name for errors. Groups made at one address at the same time must have different names.
+        rank, ranks: this rank and how many there are, instead of the environment's. With either `address` or `store`.
+        address: "host:port" at which rank 0 listens while the group is made.
+        store: a torch.distributed store, or anything with its `set`, `get` and `wait`.
+
+    The first group that a process makes is its default one, until it is closed: `pycoll.empty` uses it.
+
+    Raises:
+        InvalidArgument: the environment is incomplete, or the arguments do not go together.
+        Timeout: not all ranks came in time; the text names those that did not, and what was tried.
+        PeerLost, Aborted: another rank died, or raised, while the group was made; the text names it.
+    """
+    limit = seconds(timeout)
+    if limit is None:
+        raise InvalidArgument("init: timeout must be a number of seconds or a timedelta")
+    if (rank is None) != (ranks is None):
+        raise InvalidArgument("init: give rank and ranks together, or neither")
+    if address is not None and store is not None:
+        raise InvalidArgument("init: give address or store, not both")
+    if rank is None or ranks is None:
+        rank, ranks, found = _from_environment(os.environ)
+        if address is None and store is None and ranks > 1:
+            address, store = found, _torch_store(rank, ranks, limit)
+    if ranks < 1 or not 0 <= rank < ranks:
+        raise InvalidArgument(f"init: rank {rank} of {ranks} ranks: ranks go from 0 to ranks - 1")
+    meeting = _rendezvous(rank, ranks, group, limit, address, store)
+    communicator = make(meeting, rank, ranks, group, limit)
+    current = _Defaults.of_process
+    if current is None or current.closed:
+        _Defaults.of_process = communicator
+    return communicator
+
+
+def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
+    """`Communicator.empty` of the default group: an array in shared memory, which collectives need not copy.
+
+    Raises InvalidArgument when there is no default group yet.
+    """
+    group = _defaults.of_thread or _Defaults.of_process
+    if group is None or group.closed:
+        raise InvalidArgument("empty: there is no group yet whose memory it could lie in: call pycoll.init first")
+    return group.empty(shape, dtype)
+
+
+def set_default(communicator: Communicator, *, of_thread: bool = False) -> None:
+    """Makes a group the one that `pycoll.empty` uses, in this process or in this thread only."""
+    if of_thread:
+        _defaults.of_thread = communicator
+    else:
+        _Defaults.of_process = communicator
+
+
+def make(meeting: Rendezvous, rank: int, ranks: int, group: str, timeout: float) -> Communicator:
+    """A communicator by way of a rendezvous. A failure here is told to the other ranks at once."""
+    try:
+        return Communicator.create(rank, ranks, meeting.all_gather, group, timeout)
+    except BaseException as error:
+        meeting.fail(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        meeting.close()
+
+
+def _rendezvous(
+    rank: int, ranks: int, group: str, timeout: float, address: str | None, store: Any
+) -> Rendezvous:
+    if ranks == 1:
+        return Alone()
+    if store is not None:
+        return StoreRendezvous(store, rank, ranks, group, _namespace(group, rank), timeout)
+    if address is None:
+        raise InvalidArgument(
+            f"init: rank {rank} of {ranks} does not know where the ranks meet: set MASTER_ADDR and MASTER_PORT, or give "
+            'address="host:port" or store='
+        )
+    return _tcp.meet(address, rank, ranks, group, timeout)
+
+
+def _from_environment(environment: Mapping[str, str]) -> tuple[int, int, str | None]:
+    """(rank, ranks, address) as a launcher set them; one rank alone where none did."""
+    host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    address = f"{host}:{port}" if host and port else None
+    for rank_name, ranks_name in (("RANK", "WORLD_SIZE"), *_OTHER_LAUNCHERS):
+        present = [name for name in (rank_name, ranks_name) if environment.get(name)]
+        if not present:
+            continue
+        if len(present) == 1:
+            missing = ranks_name if present[0] == rank_name else rank_name
+            raise InvalidArgument(
+                f"init: the environment has {present[0]} but not {missing}: set both, or start with torchrun, or use "
+                "pycoll.spawn"
+            )
+        rank, ranks = _number(environment, rank_name), _number(environment, ranks_name)
+        if ranks > 1 and address is None:
+            missing = " and ".join(n for n in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(n))
+            raise InvalidArgument(
+                f"init: the environment has {rank_name} and {ranks_name}={ranks} but not {missing}: set the host and "
+                "port at which rank 0 can be reached, such as MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
+            )
+        return rank, ranks, address
+    return 0, 1, None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environment[name])
+    except ValueError:
+        raise InvalidArgument(f"init: the environment has {name}={environment[name]!r}, which is no number") from None
+
+
+def _namespace(group: str, rank: int) -> str:
+    """A name for the group's keys that is new, and that all ranks choose alike: they make groups in the same order."""
+    with _groups_lock:
+        number = _groups_made.get((group, rank), 0)
+        _groups_made[group, rank] = number + 1
+    return f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{number}"
+
+
+def _torch_store(rank: int, ranks: int, timeout: float) -> Any:
+    """The store that torch or torchrun already keeps at the environment's address, which is then not ours to listen at.
+
+    None where there is none.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and importlib.util.find_spec("torch") is not None:
+        return _torchrun_store(timeout)
+    return _torch_default_store(rank, ranks)
+
+
+def _torchrun_store(timeout: float) -> Any:
+    from torch.distributed import TCPStore
+
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout))
+    except RuntimeError as error:
+        kind = Timeout if "timed out" in str(error) or "timeout" in str(error) else Error
+        raise kind(f"init: torchrun's store at {host}:{port} cannot be reached: {error}") from error
+
+
+def _torch_default_store(rank: int, ranks: int) -> Any:
+    """The store of torch's process group, when it has been made and is of the same ranks: its port is in use."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    if (distributed.get_rank(), distributed.get_world_size()) != (rank, ranks):
+        return None
+    return distributed.distributed_c10d._get_default_store()
