@@ -1,0 +1,110 @@
+"""The picture of a report: time and bus bandwidth against size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from pycoll import Unsupported
+from pycoll.bench.results import Row
+from pycoll.bench.units import format_seconds, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, told apart in every kind of colour blindness; the lines differ in marker too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def draw(rows: Sequence[Row], path: str | PathLike[str], title: str = "", dpi: int = 150) -> None:
+    """Writes a picture, of the format that the path's ending names: a row of two axes for each collective.
+
+    Of rows in several states of the machine, each line takes those of the state that has most.
+
+    Raises:
+        Unsupported: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Unsupported("a picture needs matplotlib: pip install 'pycoll[plot]'") from None
+    rows = [row for row in rows if row.bytes > 0]
+    if not rows:
+        raise Unsupported("there is nothing to draw: no row has a size")
+    collectives = list(dict.fromkeys(row.collective for row in rows))
+    labels = list(dict.fromkeys(row.label for row in rows))
+    styles = {label: (_COLOURS[i % 7], _MARKERS[(i + i // 7) % 7]) for i, label in enumerate(labels)}
+
+    figure = Figure(figsize=(11, 4.6 * len(collectives)), dpi=dpi, layout="constrained")
+    grid = figure.subplots(len(collectives), 2, squeeze=False)
+    for (left, right), collective in zip(grid, collectives, strict=True):
+        chosen = _of_one_state([row for row in rows if row.collective == collective])
+        series = {label: sorted((r for r in chosen if r.label == label), key=lambda r: r.bytes) for label in labels}
+        series = {label: line for label, line in series.items() if line}
+        _draw_axes(left, series, styles, "median_s")
+        _draw_axes(right, series, styles, "busbw_gb_s")
+        state = chosen[0].state
+        left.set_title(f"{collective}: time of a call (median; state: {state})", loc="left", fontsize=10)
+        right.set_title(f"{collective}: bus bandwidth, GB/s", loc="left", fontsize=10)
+    if title:
+        figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    figure.savefig(path)
+
+
+def _of_one_state(rows: Sequence[Row]) -> list[Row]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.state] = counts.get(row.state, 0) + 1
+    state = max(counts, key=lambda name: counts[name])
+    return [row for row in rows if row.state == state]
+
+
+def _draw_axes(axes: Axes, series: dict[str, list[Row]], styles: dict[str, tuple[str, str]], value: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    for label, line in series.items():
+        colour, marker = styles[label]
+        sizes, values = [row.bytes for row in line], [getattr(row, value) for row in line]
+        axes.plot(sizes, values, color=colour, marker=marker, markersize=4.5, linewidth=1.6)
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
+    every = sorted({row.bytes for line in series.values() for row in line})
+    axes.set_xticks(every[:: -(-len(every) // 7)])
+    axes.minorticks_off()
+    axes.tick_params(labelsize=8, length=3)
+    axes.set_xlabel("size", fontsize=9)
+    if value == "median_s":
+        axes.yaxis.set_major_formatter(lambda seconds, _: format_seconds(seconds))
+    else:
+        axes.yaxis.set_major_formatter(lambda bandwidth, _: f"{bandwidth:g}")
+    _label_lines(axes, series, styles, value)
+
+
+def _label_lines(axes: Any, series: dict[str, list[Row]], styles: dict[str, tuple[str, str]], value: str) -> None:
+    """A name at the right end of each line, in its colour, pushed apart where ends lie close together."""
+    low, high = axes.transData.inverted().transform(axes.transAxes.transform([(0, 0), (1, 1)]))[:, 1]
+    span = axes.transData.transform((1, high))[1] - axes.transData.transform((1, low))[1]
+    least = 0.055 * span
+    ends = sorted(
+        ((axes.transData.transform((line[-1].bytes, getattr(line[-1], value)))[1], label) for label, line in series.items())
+    )
+    below = -float("inf")
+    for pixel, label in ends:
+        last = series[label][-1]
+        place = max(pixel, below + least)
+        below = place
+        offset = (place - pixel) * 72 / axes.figure.dpi
+        axes.annotate(
+            label,
+            (last.bytes, getattr(last, value)),
+            xytext=(7, offset),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=styles[label][0],
+            annotation_clip=False,
+        )

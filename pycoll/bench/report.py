@@ -1,0 +1,122 @@
+"""The table that a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pycoll.bench.results import Report, Row
+from pycoll.bench.units import format_seconds, format_size
+
+_STATE_STYLES = {"near": "green", "far": "yellow", "mixed": "yellow", "unknown": "dim"}
+
+
+def print_report(report: Report, console: Console) -> None:
+    """One table a collective, and under it what its columns mean."""
+    for collective in dict.fromkeys(row.collective for row in report.rows):
+        console.print(_table([row for row in report.rows if row.collective == collective], report))
+    for note in _notes(report):
+        console.print(Text(note, style="dim"))
+    for note in report.notes:
+        console.print(Text(f"Note: {note}."))
+    if report.wrong:
+        console.print(Text(f"WRONG RESULTS: {report.wrong} elements differ from what they must be.", style="bold red"))
+    if report.error:
+        console.print(Text(f"Failed: {report.error}", style="bold red"))
+
+
+def _table(rows: Sequence[Row], report: Report) -> Table:
+    first = rows[0]
+    compared = len({row.label for row in rows}) > 1
+    with_ratio = any(row.pycoll_speedup is not None for row in rows)
+    with_algorithm = any(row.algorithm and row.algorithm_chosen for row in rows)
+    with_bandwidth = first.collective != "barrier"
+    title = [f"{first.collective}, {report.environment['ranks']} ranks"]
+    if with_bandwidth:
+        title += [f"{first.dtype} {first.op}".rstrip(), "in place" if first.in_place else "out of place"]
+    table = Table(title=", ".join(title), title_justify="left", title_style="bold")
+
+    table.add_column("size", justify="right", no_wrap=True)
+    if compared:
+        table.add_column("what", no_wrap=True)
+    if with_algorithm:
+        table.add_column("algorithm", no_wrap=True)
+    for name in ("min", "median", "p99"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if with_bandwidth:
+        table.add_column("algbw\nGB/s", justify="right", no_wrap=True)
+        table.add_column("busbw\nGB/s", justify="right", no_wrap=True)
+    if with_ratio:
+        table.add_column("times\npycoll's", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("#wrong", justify="right", no_wrap=True)
+
+    previous = None
+    for row in rows:
+        if previous is not None and compared and row.bytes != previous:
+            table.add_section()
+        cells: list[str | Text] = [format_size(row.bytes) if row.bytes != previous else ""]
+        if compared:
+            cells.append(row.label)
+        if with_algorithm:
+            cells.append(row.algorithm if row.algorithm_chosen else "")
+        cells += [format_seconds(seconds) for seconds in (row.min_s, row.median_s, row.p99_s)]
+        if with_bandwidth:
+            cells += [_three_digits(row.algbw_gb_s), _three_digits(row.busbw_gb_s)]
+        if with_ratio:
+            cells.append("" if row.pycoll_speedup is None else f"{row.pycoll_speedup:.3g}x")
+        cells.append(Text(row.state, style=_STATE_STYLES[row.state]))
+        cells.append(_wrong(row))
+        table.add_row(*cells)
+        previous = row.bytes
+    return table
+
+
+def _notes(report: Report) -> list[str]:
+    if not report.rows:
+        return []
+    stamp, rows = report.environment, report.rows
+    notes = [
+        "min, median, p99: time of one call, over iterations, each as its slowest rank saw it. "
+        "algbw = size / median; busbw = algbw x nccl-tests' factor; GB = 1e9 bytes."
+    ]
+    if any(row.batch > 1 for row in rows):
+        notes.append(
+            f"Sizes below {format_size(2 * min(r.bytes for r in rows if r.batch == 1))} are timed in batches of up to "
+            f"{max(r.batch for r in rows)} calls, each on a buffer of its own."
+            if any(row.batch == 1 for row in rows)
+            else f"Timed in batches of up to {max(r.batch for r in rows)} calls, each on a buffer of its own."
+        )
+    if any(row.pycoll_speedup is not None for row in rows):
+        notes.append(
+            "times pycoll's: the row's median / pycoll's, through the same interface (pycoll (torch) and gloo through "
+            "torch.distributed; pycoll and mpi on NumPy arrays), measured in turns, in the same state."
+        )
+    if {row.state for row in rows} == {"unknown"}:
+        notes.append("state: unknown, since this process may use one processor only.")
+    else:
+        probes = [p for row in rows for p in (row.probe_before_ns, row.probe_after_ns)]
+        notes.append(
+            f"state: a cache line took {min(probes):.0f} to {max(probes):.0f} ns from core to core; near is less than "
+            "70 ns (a shared cache), far is more; mixed: it changed meanwhile. Compare rows of one state only."
+        )
+    if any(row.wrong is None for row in rows):
+        notes.append("#wrong: not checked.")
+    notes.append(
+        f"{stamp['cpu']}, {stamp['cpus']} cpus, Linux {stamp['kernel']}, Python {stamp['python']}, "
+        f"pycoll {stamp['pycoll']}, {stamp['date']}"
+    )
+    return notes
+
+
+def _wrong(row: Row) -> str | Text:
+    if row.wrong is None:
+        return "-"
+    return Text(str(row.wrong), style="bold red") if row.wrong else "0"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

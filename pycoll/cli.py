@@ -1,0 +1,494 @@
+"""The command `pycoll`. Each subcommand loads what it needs when it is called: --help answers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from pycoll.bench.options import BenchOptions
+    from pycoll.bench.results import Report
+
+app = typer.Typer(
+    name="pycoll",
+    help="Collective communication that is fast, checked, and can say why.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+schedule_app = typer.Typer(
+    help="Build an algorithm's schedule and look at it: print it, verify it, draw it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.add_typer(schedule_app, name="schedule")
+
+
+def main() -> None:
+    """The console script. An error of pycoll's is one sentence on stderr, not a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except ImportError as error:
+        if "pycoll._core" not in str(error):
+            raise
+        _fail(f"pycoll's compiled core is missing ({error}): reinstall with pip install .")
+    except Exception as error:
+        from pycoll.errors import Error, InvalidArgument, Unsupported
+
+        if not isinstance(error, Error):
+            raise
+        _fail(str(error), 2 if isinstance(error, (InvalidArgument, Unsupported)) else 1)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    typer.secho(f"pycoll: {message}", fg="red", err=True)
+    sys.exit(code)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from pycoll import __version__
+
+        typer.echo(f"pycoll {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+# ---- bench
+
+
+@app.command()
+def bench(
+    collectives: Annotated[
+        Optional[list[str]],  # noqa: UP045  typer reads it at run time, on Python 3.10 too
+        typer.Argument(
+            help="allreduce (the default), reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, "
+            "barrier, or all.",
+            show_default=False,
+        ),
+    ] = None,
+    ranks: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--ranks", "-n", min=1, help="Processes to start. Default: one a processor, 2 to 8.", show_default=False
+        ),
+    ] = None,
+    collective: Annotated[
+        str, typer.Option("--collective", "-c", help="The same as the argument; separate several by commas.")
+    ] = "",
+    sizes: Annotated[
+        str,
+        typer.Option(
+            "--sizes",
+            "-s",
+            help="A list and ranges: 4B,64KiB or 4B:256MiB:x4 or 1MiB:4MiB:+1MiB. The bytes of the larger of a rank's "
+            "two buffers, as in nccl-tests.",
+        ),
+    ] = "4B:256MiB:x4",
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="float32, bfloat16, int8, complex64, ...")] = "float32",
+    op: Annotated[str, typer.Option("--op", "-o", help="sum, avg, prod, min, max, band, bor, bxor.")] = "sum",
+    root: Annotated[int, typer.Option(help="Root of broadcast, reduce, gather and scatter.")] = 0,
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--algorithm",
+            "-a",
+            help="Names from `pycoll algorithms`, separated by commas, or all; auto is the engine's own choice.",
+        ),
+    ] = "auto",
+    pieces: Annotated[
+        int, typer.Option(min=0, help="Pieces that the named algorithms cut the buffer in; 0: their own number.")
+    ] = 0,
+    in_place: Annotated[
+        bool, typer.Option("--in-place/--out-of-place", help="Whether the result overwrites the input, where it can.")
+    ] = True,
+    zero_copy: Annotated[
+        bool, typer.Option("--zero-copy", help="Use buffers in shared memory, made by Communicator.empty.")
+    ] = False,
+    vs: Annotated[
+        str,
+        typer.Option(
+            "--vs",
+            help="gloo, mpi or both: measure them in the same processes, in turns. gloo is compared through "
+            "torch.distributed, MPI on NumPy arrays through mpi4py.",
+        ),
+    ] = "",
+    iters: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--iters", "-i", min=1, help="Iterations of each size. Default: as --budget allows."),
+    ] = None,
+    warmup: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--warmup", "-w", min=0, help="Iterations before them. Default: up to 5, for 0.2 seconds at most."),
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Seconds that a size may take, all libraries together.")] = 1.0,
+    state: Annotated[
+        str,
+        typer.Option(
+            help="near or far: keep only what was measured while the processors were in this state (see below), and "
+            "wait for it up to six times as long."
+        ),
+    ] = "",
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare every element with the right one.")] = True,
+    seed: Annotated[int, typer.Option(help="Of the data, and of the order in which libraries take turns.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds that a collective may take.")] = 60.0,
+    json_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--json", help="Write everything to this file; - is stdout, in place of the table."),
+    ] = None,
+    csv_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--csv", help="Write a line a measurement, each with date, machine, versions and state."),
+    ] = None,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Draw time and bus bandwidth against size: FILE.png, .svg or .pdf."),
+    ] = None,
+) -> None:
+    """Time collectives, and check every element of every result.
+
+    Starts the ranks itself; under torchrun (RANK and WORLD_SIZE are set) or mpiexec it joins the job instead.
+
+    In each iteration every rank rewrites its buffer, all meet in a barrier, and the call is timed; an iteration's time
+    is its *slowest* rank's. Shown are min, median and 99th percentile over iterations, **algbw** = size / median, and
+    **busbw**, which nccl-tests' factor makes comparable between collectives and numbers of ranks. **#wrong** counts
+    elements that differ from the exact result.
+
+    **state** says how far apart the processors were, by a probe before and after each block of iterations: *near*
+    (a cache line takes less than 70 ns from core to core: one shared cache) or *far*. Virtual machines change state
+    while you look, and that alone makes a factor of several: compare rows of one state only.
+
+    Exit code: 0 if everything ran and no element was wrong, 1 if not, 2 for a request that makes no sense.
+
+    Examples:
+
+        pycoll bench --ranks 2
+
+        pycoll bench --ranks 4 --vs gloo --sizes 4B,64KiB,1MiB,16MiB --csv results.csv --plot results.png
+
+        pycoll bench all_gather --algorithm all --sizes 1KiB:16MiB:x16
+
+        torchrun --nproc-per-node 2 --no-python pycoll bench
+    """
+    for path in (json_file, csv_file, plot):
+        if path is not None and str(path) != "-" and not path.parent.is_dir():
+            _fail(f"{path} cannot be written: there is no folder {path.parent}")
+    names = [*(collectives or []), *_split(collective)] or ["allreduce"]
+    options = _bench_options(
+        names=names,
+        ranks=ranks,
+        sizes=sizes,
+        dtype=dtype,
+        op=op,
+        root=root,
+        algorithm=algorithm,
+        pieces=pieces,
+        in_place=in_place,
+        zero_copy=zero_copy,
+        vs=vs,
+        iters=iters,
+        warmup=warmup,
+        budget=budget,
+        state=state,
+        check=check,
+        seed=seed,
+        timeout=timeout,
+    )
+    report = _run_bench(options)
+    if int(os.environ.get("RANK", "0")) == 0:
+        _deliver(report, json_file, csv_file, plot)
+    if not report.succeeded:
+        raise typer.Exit(1)
+
+
+def _bench_options(
+    *,
+    names: list[str],
+    ranks: int | None,
+    sizes: str,
+    dtype: str,
+    op: str,
+    root: int,
+    algorithm: str,
+    pieces: int,
+    in_place: bool,
+    zero_copy: bool,
+    vs: str,
+    iters: int | None,
+    warmup: int | None,
+    budget: float,
+    state: str,
+    check: bool,
+    seed: int,
+    timeout: float,
+) -> BenchOptions:
+    """Turns words into values, and says at once which of them make no sense."""
+    from pycoll import InvalidArgument, algorithms
+    from pycoll.bench.environment import usable_cpus
+    from pycoll.bench.options import BenchOptions
+    from pycoll.bench.units import parse_sizes
+    from pycoll.bench.workload import COLLECTIVES
+
+    joined = _job_size()
+    if joined is not None and ranks not in (None, joined):
+        raise InvalidArgument(f"--ranks {ranks}: this job has {joined} ranks already; leave --ranks out")
+    ranks = joined or ranks or min(max(usable_cpus(), 2), 8)
+    wanted = list(dict.fromkeys(COLLECTIVES if "all" in names else names))
+    known = algorithms()
+    chosen = _split(algorithm)
+    if "all" in chosen:
+        chosen = [name for name, info in known.items() if info.accepts(ranks) and set(info.collectives) & set(wanted)]
+    for name in chosen:
+        if name != "auto" and name not in known:
+            raise InvalidArgument(f"there is no algorithm {name!r}; there are: auto, {', '.join(known)}")
+    if pieces and "auto" in chosen:
+        raise InvalidArgument("--pieces needs --algorithm to go with")
+    if state not in ("", "near", "far"):
+        raise InvalidArgument(f"--state is near or far, not {state!r}")
+    return BenchOptions(
+        collectives=tuple(wanted),
+        sizes=tuple(parse_sizes(sizes)),
+        ranks=ranks,
+        dtype=dtype,
+        op=op,
+        root=root,
+        algorithms=tuple("" if name == "auto" else name for name in dict.fromkeys(chosen)),
+        pieces=pieces,
+        in_place=in_place,
+        zero_copy=zero_copy,
+        peers=tuple(dict.fromkeys(_split(vs))),
+        iterations=iters,
+        warmup=warmup,
+        budget=budget,
+        state="near" if state == "near" else "far" if state == "far" else None,
+        check=check,
+        seed=seed,
+        timeout=timeout,
+        lenient="all" in _split(algorithm),
+        progress=sys.stderr.isatty(),
+    )
+
+
+def _split(text: str) -> list[str]:
+    return [part for part in (part.strip() for part in text.split(",")) if part]
+
+
+def _job_size() -> int | None:
+    """The number of ranks of the job that this process was started in; None where it is not part of one."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    from pycoll.bench import mpi_job
+
+    if mpi_job.inside():
+        mpi_job.adopt_environment()
+        return int(os.environ["WORLD_SIZE"])
+    return None
+
+
+def _run_bench(options: BenchOptions) -> Report:
+    import pycoll
+    from pycoll.bench import mpi_job
+    from pycoll.bench.runner import join, run_rank
+
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return join(options)
+    if "mpi" in options.peers:
+        return mpi_job.run(options)
+    report: Report = pycoll.spawn(run_rank, ranks=options.ranks, args=(options,), timeout=options.timeout)[0]
+    return report
+
+
+def _deliver(report: Report, json_file: Path | None, csv_file: Path | None, plot: Path | None) -> None:
+    if str(json_file) == "-":
+        typer.echo(report.to_json(), nl=False)
+    else:
+        from rich.console import Console
+
+        from pycoll.bench.report import print_report
+
+        print_report(report, Console())
+        if json_file is not None:
+            json_file.write_text(report.to_json())
+    if csv_file is not None:
+        csv_file.write_text(report.to_csv())
+    if plot is not None and report.rows:
+        from pycoll.bench.plot import draw
+
+        env = report.environment
+        draw(report.rows, plot, f"{env['ranks']} ranks, {env['cpu']}, {env['cpus']} cpus, {str(env['date'])[:10]}")
+
+
+# ---- doctor
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Report on this machine and installation: versions, processors, shared memory, the torch backend.
+
+    What stands in the way is named with its remedy. Exit code 1 if there is such a problem; warnings leave it at 0.
+    """
+    import dataclasses
+
+    from pycoll import doctor as doctors
+
+    findings = doctors.examine()
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+    else:
+        doctors.print_findings(findings)
+    if any(finding.verdict == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+# ---- algorithms and schedules
+
+
+@app.command("algorithms")
+def list_algorithms(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the algorithms that pycoll knows, what each does, and where it comes from."""
+    import dataclasses
+
+    from pycoll import algorithms
+
+    known = algorithms().values()
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(info) for info in known], indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_lines=True)
+    for name in ("name", "what it does", "collectives", "ranks", "source"):
+        table.add_column(name, overflow="fold")
+    for info in known:
+        table.add_row(info.name, info.description, ", ".join(info.collectives), info.valid_ranks, info.source)
+    Console().print(table)
+
+
+_Name = Annotated[str, typer.Argument(help="An algorithm's name (see `pycoll algorithms`), or a schedule's JSON file.")]
+_Collective = Annotated[str, typer.Option("--collective", "-c", help="What the schedule is to do.")]
+_Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")]
+_Pieces = Annotated[int, typer.Option(min=0, help="Parts that the buffer is cut in; 0: the algorithm's own number.")]
+_Root = Annotated[int, typer.Option(min=0, help="Root, for the collectives that have one.")]
+_Params = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the algorithm's own; may be repeated."),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _schedule(name: str, collective: str, ranks: int, pieces: int, root: int, params: list[str] | None) -> Schedule:
+    import pycoll
+
+    if name.endswith(".json") or "/" in name:
+        return pycoll.Schedule.load(name)
+    own: dict[str, object] = {}
+    for param in params or []:
+        key, equals, value = param.partition("=")
+        if not equals:
+            raise pycoll.InvalidArgument(f"--param {param}: write NAME=VALUE")
+        own[key] = value
+    return pycoll.build(name, collective=collective, ranks=ranks, pieces=pieces or None, root=root, **own)
+
+
+@schedule_app.command()
+def show(
+    name: _Name,
+    collective: _Collective = "allreduce",
+    ranks: _Ranks = 4,
+    pieces: _Pieces = 0,
+    root: _Root = 0,
+    param: _Params = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Print a schedule's transfers, round by round; with --json, in the form that pycoll.Schedule.from_json reads."""
+    from collections import defaultdict
+
+    schedule = _schedule(name, collective, ranks, pieces, root, param)
+    if as_json:
+        typer.echo(schedule.to_json())
+        return
+    typer.echo(
+        f"{schedule.algorithm}: {schedule.collective} over {schedule.ranks} ranks, {schedule.pieces} pieces, "
+        f"{schedule.rounds} rounds, {len(schedule.transfers)} transfers"
+    )
+    rounds = defaultdict(list)
+    for transfer in schedule.transfers:
+        arrow = "+>" if transfer["reduce"] else "->"
+        rounds[int(transfer["round"])].append(f"{transfer['src']}{arrow}{transfer['dst']} #{transfer['piece']}")
+    for number in sorted(rounds):
+        typer.echo(f"round {number:3}:  " + "   ".join(rounds[number]))
+    typer.echo("src->dst #piece overwrites at dst, src+>dst #piece adds into dst.")
+
+
+@schedule_app.command()
+def verify(
+    name: _Name,
+    collective: _Collective = "allreduce",
+    ranks: _Ranks = 4,
+    pieces: _Pieces = 0,
+    root: _Root = 0,
+    param: _Params = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Prove that a schedule does what its collective promises, and say what it asks of the machine.
+
+    Exit code 1, and the round, transfer and reason, if it does not.
+    """
+    import dataclasses
+
+    from pycoll import ScheduleError
+
+    schedule = _schedule(name, collective, ranks, pieces, root, param)
+    try:
+        report = schedule.verify()
+    except ScheduleError as error:
+        typer.secho(f"wrong: {error}", fg="red", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(report)))
+    else:
+        typer.echo(f"{schedule.algorithm}: every contribution reaches every place exactly once\n{report}")
+
+
+@schedule_app.command()
+def draw(
+    name: _Name,
+    output: Annotated[Path, typer.Option("--output", help="The picture: FILE.png, .svg or .pdf.")],
+    collective: _Collective = "allreduce",
+    ranks: _Ranks = 4,
+    pieces: _Pieces = 0,
+    root: _Root = 0,
+    param: _Params = None,
+) -> None:
+    """Draw a schedule as a timeline, a line for each rank."""
+    _schedule(name, collective, ranks, pieces, root, param).draw(output)
+    typer.echo(f"wrote {output}")
+
+
+if TYPE_CHECKING:
+    from pycoll import Schedule
+
+if __name__ == "__main__":
+    main()
