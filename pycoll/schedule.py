@@ -142,7 +142,7 @@ class Schedule(_core.Schedule):
         if reader is None:
             raise InvalidArgument(f"{source}: a schedule's file ends in .json or .xml (MSCCL)")
         try:
-            return reader(source.readparam_text(encoding="utf-8"))
+            return reader(source.read_text(encoding="utf-8"))
         except (ScheduleError, UnicodeDecodeError) as error:
             raise ScheduleError(f"{source}: {error}") from error
 
@@ -152,7 +152,7 @@ class Schedule(_core.Schedule):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes :meth:`to_json` to a file."""
-        Path(path).writeparam_text(self.to_json(), encoding="utf-8")
+        Path(path).write_text(self.to_json(), encoding="utf-8")
 
     def verify(self) -> ScheduleReport:
         """Checks that every contribution reaches every place that is owed it, exactly once.
@@ -209,7 +209,7 @@ class Schedule(_core.Schedule):
 
 @dataclass(frozen=True)
 class AlgorithmInfo:
-    """An entry of the registry: a line of prose, its collectives, the numbers of ranks it takes, its source."""
+    """An entry of the registry: a line of prose, its collectives, the ranks it takes, its source."""
 
     name: str
     description: str
@@ -238,12 +238,17 @@ class _Registered:
 
 
 _registered: dict[str, _Registered] = {}
+_builtin = {info["name"]: AlgorithmInfo(**info, builtin=True) for info in _core.algorithms()}
 
 
 def algorithms() -> dict[str, AlgorithmInfo]:
     """Every algorithm that :func:`build` knows, the built-in ones first: name -> what it is."""
-    builtin = {info["name"]: AlgorithmInfo(**info, builtin=True) for info in _core.algorithms()}
-    return builtin | {name: entry.info for name, entry in _registered.items()}
+    return _builtin | {name: entry.info for name, entry in _registered.items()}
+
+
+def is_builtin(name: str) -> bool:
+    """Whether the engine itself builds the algorithm of that name."""
+    return name in _builtin
 
 
 def algorithm(
@@ -282,7 +287,7 @@ def algorithm(
 
     def register(function: _Function) -> _Function:
         chosen = name if name is not None else function.__name__
-        if any(info["name"] == chosen for info in _core.algorithms()):
+        if chosen in _builtin:
             raise InvalidArgument(f"algorithm {chosen!r} is built in; choose another name")
         prose = description if description is not None else (inspect.getdoc(function) or "").split("\n")[0]
         info = AlgorithmInfo(chosen, prose, tuple(collectives), valid_ranks, source, builtin=False)
@@ -317,7 +322,7 @@ def build(
         raise InvalidArgument(f"algorithm {algorithm!r}: pieces must be at least 1, not {pieces}")
     if algorithm in _registered:
         return _build_registered(_registered[algorithm], collective, ranks, pieces, root, params)
-    if _registered and all(info["name"] != algorithm for info in _core.algorithms()):
+    if algorithm not in _builtin:
         raise InvalidArgument(f"there is no algorithm {algorithm!r}; there are: {', '.join(algorithms())}")
     text = {name: param_text(value) for name, value in params.items()}
     return Schedule(_core.build(algorithm, collective, ranks, pieces or 0, root, text))
