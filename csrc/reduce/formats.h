@@ -13,11 +13,11 @@ struct Native {
   using Acc = T;
   static constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
   template <int L>
-  static Vec<T, L> decode(Vec<T, L> v) {
+  PYCOLL_INLINE static Vec<T, L> decode(Vec<T, L> v) {
     return v;
   }
   template <int L>
-  static Vec<T, L> encode(Vec<T, L> v) {
+  PYCOLL_INLINE static Vec<T, L> encode(Vec<T, L> v) {
     return v;
   }
 };
@@ -33,16 +33,16 @@ struct BFloat16Format {
   using Acc = float;
   static constexpr int kLanes = kVectorBytes / 4;
   template <int L>
-  static Vec<float, L> decode(Vec<uint16_t, L> v) {
-    return bits<Vec<float, L>>(convert<uint32_t, L>(v) << 16);
+  PYCOLL_INLINE static Vec<float, L> decode(Vec<uint16_t, L> v) {
+    return bits<Vec<float, L>>(widen_codes<L>(v) << 16);
   }
   template <int L>
-  static Vec<uint16_t, L> encode(Vec<float, L> v) {
+  PYCOLL_INLINE static Vec<uint16_t, L> encode(Vec<float, L> v) {
     using U = Vec<uint32_t, L>;
     const U x = bits<U>(v);
     const U rounded = (x + 0x7fffu + ((x >> 16) & 1u)) >> 16;
     const U nan = broadcast<uint32_t, L>(0x7fc0u);
-    return convert<uint16_t, L>((x & ~kSignBit) > kFloatInf ? nan : rounded);
+    return narrow_codes<uint16_t, L>(v != v ? nan : rounded);
   }
 };
 
@@ -66,9 +66,9 @@ struct SmallFloatFormat {
   static constexpr uint32_t kOverflow = ((HasInf ? kInfCode : kMagnitude) << kShift) + kRebias;
 
   template <int L>
-  static Vec<float, L> decode(Vec<Storage, L> v) {
+  PYCOLL_INLINE static Vec<float, L> decode(Vec<Storage, L> v) {
     using U = Vec<uint32_t, L>;
-    const U code = convert<uint32_t, L>(v);
+    const U code = widen_codes<L>(v);
     const U sign = (code & kSign) << (32 - kBits);
     const U magnitude = code & kMagnitude;
     const U normal = (magnitude << kShift) + kRebias;
@@ -88,7 +88,7 @@ struct SmallFloatFormat {
   }
 
   template <int L>
-  static Vec<Storage, L> encode(Vec<float, L> v) {
+  PYCOLL_INLINE static Vec<Storage, L> encode(Vec<float, L> v) {
     using U = Vec<uint32_t, L>;
     const U x = bits<U>(v);
     const U sign = (x & kSignBit) >> (32 - kBits);
@@ -103,12 +103,12 @@ struct SmallFloatFormat {
     const U overflow = broadcast<uint32_t, L>(kGreatest);
     result = (magnitude >= kOverflow) | (result > kGreatest) ? overflow : result;
     result = magnitude > kFloatInf ? nan_code<L>(magnitude) : result;
-    return convert<Storage, L>(result | sign);
+    return narrow_codes<Storage, L>(result | sign);
   }
 
   // float16 keeps the payload's upper bits, as the instruction does; the 8-bit formats have one NaN.
   template <int L>
-  static Vec<uint32_t, L> nan_code(Vec<uint32_t, L> magnitude) {
+  PYCOLL_INLINE static Vec<uint32_t, L> nan_code(Vec<uint32_t, L> magnitude) {
     if constexpr (kBits == 16) {
       return ((magnitude >> kShift) & kMantissa) | (kInfCode | 0x200u);
     } else {
@@ -127,7 +127,7 @@ struct Float16Format {
   using Acc = float;
   static constexpr int kLanes = kVectorBytes / 4;
   template <int L>
-  static Vec<float, L> decode(Vec<uint16_t, L> v) {
+  PYCOLL_INLINE static Vec<float, L> decode(Vec<uint16_t, L> v) {
     if constexpr (L == 1) {
       return _cvtsh_ss(v);
     } else if constexpr (L == 8) {
@@ -140,7 +140,7 @@ struct Float16Format {
     }
   }
   template <int L>
-  static Vec<uint16_t, L> encode(Vec<float, L> v) {
+  PYCOLL_INLINE static Vec<uint16_t, L> encode(Vec<float, L> v) {
     constexpr int kNearestEven = 0;
     if constexpr (L == 1) {
       return _cvtss_sh(v, kNearestEven);
@@ -166,11 +166,11 @@ struct SummedInDouble {
   using Acc = double;
   static constexpr int kLanes = kVectorBytes / 8;
   template <int L>
-  static Vec<double, L> decode(Vec<T, L> v) {
+  PYCOLL_INLINE static Vec<double, L> decode(Vec<T, L> v) {
     return convert<double, L>(convert<int32_t, L>(v));
   }
   template <int L>
-  static Vec<T, L> encode(Vec<double, L> v) {
+  PYCOLL_INLINE static Vec<T, L> encode(Vec<double, L> v) {
     return convert<T, L>(convert<int32_t, L>(v));
   }
 };
@@ -182,11 +182,11 @@ struct SummedInWide {
   using Acc = Wide;
   static constexpr int kLanes = 1;
   template <int L>
-  static Wide decode(T v) {
+  PYCOLL_INLINE static Wide decode(T v) {
     return static_cast<Wide>(v);
   }
   template <int L>
-  static T encode(Wide v) {
+  PYCOLL_INLINE static T encode(Wide v) {
     return static_cast<T>(v);
   }
 };
@@ -197,7 +197,7 @@ struct BoolFormat {
   using Acc = uint8_t;
   static constexpr int kLanes = kVectorBytes;
   template <int L>
-  static Vec<uint8_t, L> decode(Vec<uint8_t, L> v) {
+  PYCOLL_INLINE static Vec<uint8_t, L> decode(Vec<uint8_t, L> v) {
     if constexpr (L == 1) {
       return v != 0;
     } else {
@@ -205,7 +205,7 @@ struct BoolFormat {
     }
   }
   template <int L>
-  static Vec<uint8_t, L> encode(Vec<uint8_t, L> v) {
+  PYCOLL_INLINE static Vec<uint8_t, L> encode(Vec<uint8_t, L> v) {
     return v;
   }
 };

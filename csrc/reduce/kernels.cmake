@@ -1,8 +1,9 @@
 # Each kernels_*.cpp is compiled for its own instruction set; reduce.cpp picks one at run time. Contraction to fused
-# multiply-add is off everywhere, so that every set gives the same bits.
-set(kernel_options -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math)
+# multiply-add is off everywhere, so that every set gives the same bits. Hidden: a kernel calls its parts directly, not
+# through the table of a shared library.
+set(kernel_options -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fvisibility=hidden)
 set_source_files_properties(
-  csrc/reduce/kernels_baseline.cpp csrc/reduce/conversions.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options}")
+  csrc/reduce/kernels_baseline.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set_source_files_properties(
     csrc/reduce/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options};-mavx2;-mf16c;-mfma")

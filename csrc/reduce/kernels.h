@@ -8,40 +8,142 @@
 
 #include "reduce/kernel_table.h"
 
+// What a block calls must be in the block, or every vector goes through memory.
+#define PYCOLL_INLINE [[gnu::always_inline]] inline
+
 namespace pycoll::PYCOLL_ISA {
 #include "reduce/vectors.h"
 //
 #include "reduce/formats.h"
 #include "reduce/ops.h"
 
+// The buffers of a call, in registers: what is written through one of them could, for all the compiler knows,
+// be the call itself. N: how many sources, or 0 where only the call knows.
+template <int N>
+struct Buffers {
+  const char* sources[N];
+  char* destination;
+  void* const* destinations;
+  size_t destination_count;
+  explicit Buffers(const ReduceCall& call)
+      : destination(static_cast<char*>(call.destinations[0])),
+        destinations(call.destinations),
+        destination_count(call.destination_count) {
+    for (int k = 0; k < N; ++k) sources[k] = static_cast<const char*>(call.sources[k]);
+  }
+  const char* source(size_t k) const { return sources[k]; }
+  size_t source_count() const { return N; }
+};
+
+template <>
+struct Buffers<0> {
+  const void* const* sources;
+  size_t count;
+  char* destination;
+  void* const* destinations;
+  size_t destination_count;
+  explicit Buffers(const ReduceCall& call)
+      : sources(call.sources),
+        count(call.source_count),
+        destination(static_cast<char*>(call.destinations[0])),
+        destinations(call.destinations),
+        destination_count(call.destination_count) {}
+  const char* source(size_t k) const { return static_cast<const char*>(sources[k]); }
+  size_t source_count() const { return count; }
+};
+
+// How a block reaches memory: whole vectors, through the cache or around it, or the first few elements of
+// one.
+struct Whole {
+  bool streaming = false;
+  template <class V>
+  V read(const char* from) const {
+    return load<V>(from);
+  }
+  template <class V>
+  void write(char* to, V v) const {
+    if (streaming) {
+      store_streaming(to, v);
+    } else {
+      store(to, v);
+    }
+  }
+};
+
+#if defined(__AVX512BW__)
+// The first `bytes` of a vector; the others are neither read nor written. The mask is of bytes: it does for
+// any element.
+struct Partial {
+  __mmask64 mask;
+  explicit Partial(size_t bytes) : mask((uint64_t{1} << bytes) - 1) {}
+  template <class V>
+  V read(const char* from) const {
+    if constexpr (sizeof(V) == 64) {
+      return bits<V>(_mm512_maskz_loadu_epi8(mask, from));
+    } else if constexpr (sizeof(V) == 32) {
+      return bits<V>(_mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), from));
+    } else {
+      static_assert(sizeof(V) == 16);
+      return bits<V>(_mm_maskz_loadu_epi8(static_cast<__mmask16>(mask), from));
+    }
+  }
+  template <class V>
+  void write(char* to, V v) const {
+    if constexpr (sizeof(V) == 64) {
+      _mm512_mask_storeu_epi8(to, mask, bits<__m512i>(v));
+    } else if constexpr (sizeof(V) == 32) {
+      _mm256_mask_storeu_epi8(to, static_cast<__mmask32>(mask), bits<__m256i>(v));
+    } else {
+      static_assert(sizeof(V) == 16);
+      _mm_mask_storeu_epi8(to, static_cast<__mmask16>(mask), bits<__m128i>(v));
+    }
+  }
+};
+#endif
+
+struct Single {
+  template <class V>
+  V read(const char* from) const {
+    return load<V>(from);
+  }
+  template <class V>
+  void write(char* to, V v) const {
+    store(to, v);
+  }
+};
+
 // Elements [i, i + L * U) of one call: every source is read once, all of them are combined in registers.
-// N: how many sources, or 0 where only the call knows.
-template <class Format, class Op, int N, int L, int U>
-inline void reduce_block(const ReduceCall& call, const Op& op, size_t i, bool streaming) {
+template <class Format, class Op, int L, int U, class From, class Access>
+PYCOLL_INLINE void reduce_block(const From& buffers, const Op& op, size_t i, const Access& access) {
   using Element = typename Format::Element;
   using In = Vec<Element, L>;
   using Wide = Vec<typename Format::Acc, L>;
   const size_t at = i * sizeof(Element);
-  const auto term = [&](size_t source, int u) __attribute__((always_inline)) {
-    const char* from = static_cast<const char*>(call.sources[source]) + at;
-    return op.template term<L>(static_cast<Wide>(Format::template decode<L>(load<In>(from + u * sizeof(In)))),
-                               source);
-  };
   Wide acc[U];
-  for (int u = 0; u < U; ++u) acc[u] = term(0, u);
-  const size_t n = N == 0 ? call.source_count : N;
-  for (size_t source = 1; source < n; ++source) {
-    for (int u = 0; u < U; ++u) acc[u] = op.template combine<L>(acc[u], term(source, u));
+  const char* first = buffers.source(0) + at;
+#pragma GCC unroll 4
+  for (int u = 0; u < U; ++u) {
+    const In in = access.template read<In>(first + u * sizeof(In));
+    acc[u] = op.template term<L, Wide>(Format::template decode<L>(in), 0);
+  }
+  for (size_t k = 1; k < buffers.source_count(); ++k) {
+    const char* from = buffers.source(k) + at;
+#pragma GCC unroll 4
+    for (int u = 0; u < U; ++u) {
+      const In in = access.template read<In>(from + u * sizeof(In));
+      acc[u] =
+          op.template combine<L, Wide>(acc[u], op.template term<L, Wide>(Format::template decode<L>(in), k));
+    }
   }
   In out[U];
-  for (int u = 0; u < U; ++u) out[u] = Format::template encode<L>(op.template finish<L>(acc[u]));
-  for (size_t d = 0; d < call.destination_count; ++d) {
-    char* to = static_cast<char*>(call.destinations[d]) + at;
-    if (streaming) {
-      for (int u = 0; u < U; ++u) store_streaming(to + u * sizeof(In), out[u]);
-    } else {
-      for (int u = 0; u < U; ++u) store(to + u * sizeof(In), out[u]);
-    }
+#pragma GCC unroll 4
+  for (int u = 0; u < U; ++u) out[u] = Format::template encode<L>(op.template finish<L, Wide>(acc[u]));
+#pragma GCC unroll 4
+  for (int u = 0; u < U; ++u) access.write(buffers.destination + at + u * sizeof(In), out[u]);
+  for (size_t d = 1; d < buffers.destination_count; ++d) {
+    char* to = static_cast<char*>(buffers.destinations[d]) + at;
+#pragma GCC unroll 4
+    for (int u = 0; u < U; ++u) access.write(to + u * sizeof(In), out[u]);
   }
 }
 
@@ -56,35 +158,67 @@ inline ptrdiff_t elements_until_aligned(const ReduceCall& call, size_t element, 
   return bytes % element == 0 ? static_cast<ptrdiff_t>(bytes / element) : -1;
 }
 
-template <class Format, class Op, int N>
-void reduce_loop(const ReduceCall& call) {
-  constexpr int L = Format::kLanes;
-  constexpr int U = 4;
-  const Op op(call);
-  const size_t count = call.count;
-  size_t i = 0;
-  bool streaming = false;
-  if constexpr (L > 1) {
-    if (call.stores == Stores::NonTemporal && count >= 4 * L * U) {
-      constexpr size_t kElement = sizeof(typename Format::Element);
-      const ptrdiff_t lead = elements_until_aligned(call, kElement, L * kElement);
-      streaming = lead >= 0;
-      for (ptrdiff_t k = 0; k < lead; ++k, ++i) reduce_block<Format, Op, N, 1, 1>(call, op, i, false);
+// The last elements, fewer than a vector.
+template <class Format, class Op, class From>
+PYCOLL_INLINE void reduce_tail(const From& buffers, const Op& op, size_t i, size_t count) {
+#if defined(__AVX512BW__)
+  if constexpr (Format::kLanes > 1) {
+    if (count - i > 4) {
+      reduce_block<Format, Op, Format::kLanes, 1>(buffers, op, i,
+                                                  Partial{(count - i) * sizeof(typename Format::Element)});
+      return;
     }
-    for (; i + L * U <= count; i += L * U) reduce_block<Format, Op, N, L, U>(call, op, i, streaming);
-    for (; i + L <= count; i += L) reduce_block<Format, Op, N, L, 1>(call, op, i, streaming);
   }
-  for (; i < count; ++i) reduce_block<Format, Op, N, 1, 1>(call, op, i, false);
-  if (streaming) finish_streaming();
+#endif
+  for (; i < count; ++i) reduce_block<Format, Op, 1, 1>(buffers, op, i, Single{});
 }
 
+// Apart from the loop, whose registers a call of a few elements need not save.
+template <class Format, class Op, int N>
+[[gnu::noinline]] void reduce_few(const ReduceCall& call) {
+  reduce_tail<Format, Op>(Buffers<N>(call), Op(call), 0, call.count);
+}
+
+template <class Format, class Op, int N>
+[[gnu::noinline]] void reduce_loop(const ReduceCall& call) {
+  constexpr int L = Format::kLanes;
+  constexpr int U = 4;
+  constexpr size_t kElement = sizeof(typename Format::Element);
+  const Op op(call);
+  const Buffers<N> buffers(call);
+  const size_t count = call.count;
+  size_t i = 0;
+  if constexpr (L > 1) {
+    Whole access;
+    if (call.stores == Stores::NonTemporal && count >= 4 * L * U) {
+      const ptrdiff_t lead = elements_until_aligned(call, kElement, L * kElement);
+      access.streaming = lead >= 0;
+      for (; static_cast<ptrdiff_t>(i) < lead; ++i) reduce_block<Format, Op, 1, 1>(buffers, op, i, Single{});
+    }
+    for (; i + L * U <= count; i += L * U) reduce_block<Format, Op, L, U>(buffers, op, i, access);
+    if (access.streaming) finish_streaming();
+    for (; i + L <= count; i += L) reduce_block<Format, Op, L, 1>(buffers, op, i, Whole{});
+  }
+  reduce_tail<Format, Op>(buffers, op, i, count);
+}
+
+template <class Format, class Op, int N>
+PYCOLL_INLINE void reduce_sources(const ReduceCall& call) {
+  if (call.count < Format::kLanes) {
+    reduce_few<Format, Op, N>(call);
+  } else {
+    reduce_loop<Format, Op, N>(call);
+  }
+}
+
+// Two sources, those of a hop or of a pair of ranks, get code of their own.
 template <class Format, template <class> class OpOf>
 void reduce_kernel(const ReduceCall& call) {
   using Op = OpOf<typename Format::Acc>;
   if (call.source_count == 2) {
-    reduce_loop<Format, Op, 2>(call);
+    reduce_sources<Format, Op, 2>(call);
   } else {
-    reduce_loop<Format, Op, 0>(call);
+    reduce_sources<Format, Op, 0>(call);
   }
 }
 
@@ -97,7 +231,7 @@ void pairwise_kernel(const ReduceCall& call) {
 }
 
 template <class Format, int L>
-inline void widen_block(const char* source, char* destination, size_t i, typename Format::Acc scale) {
+PYCOLL_INLINE void widen_block(const char* source, char* destination, size_t i, typename Format::Acc scale) {
   using Element = typename Format::Element;
   using Acc = typename Format::Acc;
   const Vec<Acc, L> wide = Format::template decode<L>(load<Vec<Element, L>>(source + i * sizeof(Element)));
@@ -117,8 +251,8 @@ void widen_kernel(const void* source, void* destination, size_t count, double sc
 }
 
 template <class Format, int L>
-inline void narrow_block(const char* source, char* destination, size_t i,
-                         const ScaledDivision<typename Format::Acc>& division) {
+PYCOLL_INLINE void narrow_block(const char* source, char* destination, size_t i,
+                                const ScaledDivision<typename Format::Acc>& division) {
   using Element = typename Format::Element;
   using Acc = typename Format::Acc;
   const auto wide = load<Vec<Acc, L>>(source + i * sizeof(Acc));
@@ -214,11 +348,14 @@ constexpr void add_integer_avg(KernelTable& table, DType dtype) {
   table.reduce[index(dtype)][static_cast<int>(Op::Avg)] = &reduce_kernel<Format, IntegerAvgOp>;
 }
 
+// What every instruction set compiles for itself; the baseline adds the rest.
 constexpr void add_hot_kernels(KernelTable& table) {
   add_float<Native<float>>(table, DType::Float32);
   add_float<Native<double>>(table, DType::Float64);
   add_float<Float16Format>(table, DType::Float16);
   add_float<BFloat16Format>(table, DType::BFloat16);
+  add_float<Float8E4M3FNFormat>(table, DType::Float8E4M3FN);
+  add_float<Float8E5M2Format>(table, DType::Float8E5M2);
   add_complex<float>(table, DType::Complex64);
   add_complex<double>(table, DType::Complex128);
   add_wrapping<uint32_t>(table, DType::Int32, DType::UInt32);

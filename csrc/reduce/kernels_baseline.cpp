@@ -24,8 +24,6 @@ constexpr KernelTable make_table() {
   table.name = "baseline";
 #endif
   add_hot_kernels(table);
-  add_float<Float8E4M3FNFormat>(table, DType::Float8E4M3FN);
-  add_float<Float8E5M2Format>(table, DType::Float8E5M2);
   add_wrapping<uint8_t>(table, DType::Int8, DType::UInt8);
   add_wrapping<uint16_t>(table, DType::Int16, DType::UInt16);
   add_min_max<int8_t>(table, DType::Int8);

@@ -5,7 +5,7 @@
 // Lane-wise a * b. C++ promotes narrow unsigned scalars to int, whose product may overflow: multiply as
 // unsigned.
 template <class V>
-inline V multiply(V a, V b) {
+PYCOLL_INLINE V multiply(V a, V b) {
   if constexpr (sizeof(V) <= 2) {
     return static_cast<V>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
   } else {
@@ -16,11 +16,11 @@ inline V multiply(V a, V b) {
 struct KeepTerms {
   explicit KeepTerms(const ReduceCall&) {}
   template <int L, class V>
-  V term(V v, size_t) const {
+  PYCOLL_INLINE V term(V v, size_t) const {
     return v;
   }
   template <int L, class V>
-  V finish(V v) const {
+  PYCOLL_INLINE V finish(V v) const {
     return v;
   }
 };
@@ -29,7 +29,7 @@ template <class Acc>
 struct SumOp : KeepTerms {
   using KeepTerms::KeepTerms;
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return a + b;
   }
 };
@@ -38,7 +38,7 @@ template <class Acc>
 struct ProdOp : KeepTerms {
   using KeepTerms::KeepTerms;
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return multiply(a, b);
   }
 };
@@ -48,7 +48,7 @@ template <class Acc>
 struct MinOp : KeepTerms {
   using KeepTerms::KeepTerms;
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return ((a < b) | (a != a)) ? a : b;
   }
 };
@@ -57,7 +57,7 @@ template <class Acc>
 struct MaxOp : KeepTerms {
   using KeepTerms::KeepTerms;
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return ((a > b) | (a != a)) ? a : b;
   }
 };
@@ -66,7 +66,7 @@ template <class Acc>
 struct BitAndOp : KeepTerms {
   using KeepTerms::KeepTerms;
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return a & b;
   }
 };
@@ -75,7 +75,7 @@ template <class Acc>
 struct BitOrOp : KeepTerms {
   using KeepTerms::KeepTerms;
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return a | b;
   }
 };
@@ -84,7 +84,7 @@ template <class Acc>
 struct BitXorOp : KeepTerms {
   using KeepTerms::KeepTerms;
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return a ^ b;
   }
 };
@@ -94,15 +94,15 @@ struct PremulSumOp {
   const double* factors;
   explicit PremulSumOp(const ReduceCall& call) : factors(call.factors) {}
   template <int L, class V>
-  V term(V v, size_t source) const {
+  PYCOLL_INLINE V term(V v, size_t source) const {
     return v * broadcast<Acc, L>(static_cast<Acc>(factors[source]));
   }
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return a + b;
   }
   template <int L, class V>
-  V finish(V v) const {
+  PYCOLL_INLINE V finish(V v) const {
     return v;
   }
 };
@@ -113,25 +113,25 @@ struct IntegerPremulSumOp {
   const double* factors;
   explicit IntegerPremulSumOp(const ReduceCall& call) : factors(call.factors) {}
   template <int L, class V>
-  V term(V v, size_t source) const {
+  PYCOLL_INLINE V term(V v, size_t source) const {
     const double factor = factors[source];
     const uint64_t whole =
         factor < 0 ? static_cast<uint64_t>(static_cast<int64_t>(factor)) : static_cast<uint64_t>(factor);
     return multiply(v, broadcast<Acc, L>(static_cast<Acc>(whole)));
   }
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return static_cast<V>(a + b);
   }
   template <int L, class V>
-  V finish(V v) const {
+  PYCOLL_INLINE V finish(V v) const {
     return v;
   }
 };
 
 // 2^exponent, |exponent| <= 31.
 template <class Acc>
-inline Acc power_of_two(int exponent) {
+PYCOLL_INLINE Acc power_of_two(int exponent) {
   return exponent < 0 ? Acc(1) / static_cast<Acc>(uint32_t(1) << -exponent)
                       : static_cast<Acc>(uint32_t(1) << exponent);
 }
@@ -151,7 +151,7 @@ struct ScaledDivision {
   explicit ScaledDivision(int n)
       : exact((n & (n - 1)) == 0), divisor(static_cast<Acc>(n)), unscale(power_of_two<Acc>(ceil_log2(n))) {}
   template <int L, class V>
-  V divide(V scaled) const {
+  PYCOLL_INLINE V divide(V scaled) const {
     if (exact) return scaled;
     return scaled / broadcast<Acc, L>(divisor) * broadcast<Acc, L>(unscale);
   }
@@ -164,15 +164,15 @@ struct FloatAvgOp {
   explicit FloatAvgOp(const ReduceCall& call)
       : scale(power_of_two<Acc>(-ceil_log2(call.divisor))), division(call.divisor) {}
   template <int L, class V>
-  V term(V v, size_t) const {
+  PYCOLL_INLINE V term(V v, size_t) const {
     return v * broadcast<Acc, L>(scale);
   }
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return a + b;
   }
   template <int L, class V>
-  V finish(V v) const {
+  PYCOLL_INLINE V finish(V v) const {
     return division.template divide<L>(v);
   }
 };
@@ -184,15 +184,15 @@ struct IntegerAvgOp {
   Acc divisor;
   explicit IntegerAvgOp(const ReduceCall& call) : divisor(static_cast<Acc>(call.divisor)) {}
   template <int L, class V>
-  V term(V v, size_t) const {
+  PYCOLL_INLINE V term(V v, size_t) const {
     return v;
   }
   template <int L, class V>
-  V combine(V a, V b) const {
+  PYCOLL_INLINE V combine(V a, V b) const {
     return a + b;
   }
   template <int L, class V>
-  V finish(V v) const {
+  PYCOLL_INLINE V finish(V v) const {
     return v / broadcast<Acc, L>(divisor);
   }
 };
@@ -206,6 +206,6 @@ struct Complex {
 };
 
 template <class Acc>
-inline Complex<Acc> operator*(Complex<Acc> a, Complex<Acc> b) {
+PYCOLL_INLINE Complex<Acc> operator*(Complex<Acc> a, Complex<Acc> b) {
   return {a.real * b.real - a.imaginary * b.imaginary, a.real * b.imaginary + a.imaginary * b.real};
 }

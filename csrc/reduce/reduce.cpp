@@ -92,7 +92,8 @@ class Kernels {
 
 Kernels kernels;
 
-[[noreturn]] void throw_unsupported(DType dtype, Op op) {
+// What goes wrong is apart from what goes right, which must cost a few nanoseconds only.
+[[noreturn, gnu::cold, gnu::noinline]] void throw_unsupported(DType dtype, Op op) {
   std::string hint;
   if (is_complex(dtype)) {
     hint = "complex numbers take sum, avg, prod and premul_sum";
@@ -115,22 +116,21 @@ void require_whole_factor(DType dtype, double factor) {
                         "; convert the array to a floating-point dtype for any other");
 }
 
-// What reduce_many checks apart from the pair itself, and only for the ops that have such arguments.
-void require_factors(DType dtype, size_t sources, const double* factors) {
+[[gnu::noinline]] void require_factors(DType dtype, size_t sources, const double* factors) {
   if (!factors) throw InvalidArgument("premul_sum needs one factor a source, got none");
   if (is_integer(dtype)) {
     for (size_t i = 0; i < sources; ++i) require_whole_factor(dtype, factors[i]);
   }
 }
 
-int require_divisor(size_t sources, int divisor) {
-  if (divisor == 0) return static_cast<int>(sources);
-  if (divisor < 0 || static_cast<size_t>(divisor) < sources) {
-    throw InvalidArgument("avg of " + std::to_string(sources) +
-                          " sources needs a divisor of at least as many (0: their number), got " +
-                          std::to_string(divisor));
-  }
-  return divisor;
+[[noreturn, gnu::cold, gnu::noinline]] void throw_bad_divisor(size_t sources, int divisor) {
+  throw InvalidArgument("avg of " + std::to_string(sources) +
+                        " sources needs a divisor of at least as many (0: their number), got " +
+                        std::to_string(divisor));
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void throw_no_buffers() {
+  throw InvalidArgument("reduce_many needs at least one source and one destination");
 }
 
 }  // namespace
@@ -153,12 +153,14 @@ void reduce_many(DType dtype, Op op, std::span<const void* const> sources,
                  std::span<void* const> destinations, size_t count, const double* factors, int divisor,
                  Stores stores) {
   const ReduceKernel kernel = kernels.active().reduce[index(dtype)][index(op)];
-  if (!kernel) [[unlikely]]
-    throw_unsupported(dtype, op);
-  if (sources.empty() || destinations.empty()) [[unlikely]]
-    throw InvalidArgument("reduce_many needs at least one source and one destination");
+  if (!kernel) throw_unsupported(dtype, op);
+  if (sources.empty() || destinations.empty()) throw_no_buffers();
   if (op == Op::PremulSum) require_factors(dtype, sources.size(), factors);
-  if (op == Op::Avg) divisor = require_divisor(sources.size(), divisor);
+  if (op == Op::Avg) {
+    if (divisor == 0) divisor = static_cast<int>(sources.size());
+    if (divisor < 0 || static_cast<size_t>(divisor) < sources.size())
+      throw_bad_divisor(sources.size(), divisor);
+  }
   kernel({.sources = sources.data(),
           .source_count = sources.size(),
           .destinations = destinations.data(),
