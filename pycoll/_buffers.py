@@ -1,7 +1,8 @@
 """Whatever holds numbers, made into what the engine wants: contiguous host memory with an address.
 
-NumPy arrays and torch tensors are used where they lie. A strided one is copied into a contiguous staging array, and
-its result copied back. torch is never imported here: where there is a tensor, its user has imported it.
+NumPy arrays and torch tensors are used where they lie. A strided one is copied into a contiguous staging
+array, and its result copied back. torch is never imported here: where there is a tensor, its user has
+imported it.
 """
 
 from __future__ import annotations
@@ -46,13 +47,16 @@ def readable(array: Array, call: str, name: str = "x") -> Buffer:
 
 
 def writable(array: Array, call: str, name: str = "out") -> Buffer:
-    """Memory for a result, holding the array's present numbers; call `store` (where given) when it is there."""
+    """Memory for a result, holding the array's present numbers; call `store` (where given) when it is
+    there."""
     array = _as_array(array, call, name)
     plain = _describe(array, call, name)
     if plain is not None:
         address, dtype, count, can_write = plain
         if not can_write:
-            raise InvalidArgument(f"{call}: {name} is read-only, and the result would be written to it: pass a copy")
+            raise InvalidArgument(
+                f"{call}: {name} is read-only, and the result would be written to it: pass a copy"
+            )
         return Buffer(array, address, dtype, count, tuple(array.shape))
     _refuse_unwritable(array, call, name)
     staging = _staged(array, call, name)
@@ -88,9 +92,8 @@ def overlap(a: Buffer, b: Buffer) -> bool:
 def copied(buffer: Buffer) -> Buffer:
     """The same numbers in other memory."""
     owner = buffer.owner.clone() if is_tensor(buffer.owner) else buffer.owner.copy()
-    plain = _core.describe(owner)
-    assert plain is not None  # a copy of a plain array is plain
-    return Buffer(owner, plain[0], buffer.dtype, buffer.count, buffer.shape)
+    address = owner.data_ptr() if is_tensor(owner) else owner.ctypes.data
+    return Buffer(owner, address, buffer.dtype, buffer.count, buffer.shape)
 
 
 def is_tensor(array: object) -> bool:
@@ -99,7 +102,8 @@ def is_tensor(array: object) -> bool:
 
 
 def shared_array(memory: np.ndarray[Any, Any], shape: Sequence[int], dtype: Any) -> Array:
-    """Bytes seen as an array of `shape` and `dtype`: a torch tensor where dtype is torch's, a NumPy array otherwise."""
+    """Bytes seen as an array of `shape` and `dtype`: a torch tensor where dtype is torch's, a NumPy array
+    otherwise."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
         if not memory.size:
@@ -121,7 +125,8 @@ def dtype_name(dtype: Any, call: str) -> str:
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     try:
-        return np.dtype(dtype)
+        known: np.dtype[Any] = np.dtype(dtype)
+        return known
     except TypeError:
         if dtype not in _DTYPES:
             raise Unsupported(f"there is no dtype {dtype!r}; there are {_dtype_list()}") from None
@@ -129,9 +134,11 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
         import ml_dtypes
     except ImportError:
         raise Unsupported(
-            f"NumPy has {dtype} only through the package ml_dtypes: pip install ml_dtypes, or give torch.{dtype}"
+            f"NumPy has {dtype} only through the package ml_dtypes: pip install ml_dtypes, or give "
+            f"torch.{dtype}"
         ) from None
-    return np.dtype(getattr(ml_dtypes, dtype))
+    added: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
+    return added
 
 
 def _dtype_list() -> str:
@@ -146,7 +153,8 @@ def _as_array(array: Array, call: str, name: str) -> Array:
         return array
     if isinstance(array, np.ma.MaskedArray):
         raise InvalidArgument(
-            f"{call}: {name} is a masked array, whose mask would be ignored: pass {name}.filled(value) or {name}.data"
+            f"{call}: {name} is a masked array, whose mask would be ignored: pass {name}.filled(value) or "
+            f"{name}.data"
         )
     if isinstance(array, np.ndarray):
         return array.view(np.ndarray)
@@ -170,7 +178,9 @@ def _foreign_array(array: Array, call: str, name: str) -> np.ndarray[Any, Any]:
         pass  # no buffer protocol, or one whose format NumPy does not know; DLPack may do better
     if hasattr(array, "__dlpack_device__"):
         if array.__dlpack_device__()[0] not in _DLPACK_HOST_DEVICES:
-            raise Unsupported(f"{call}: {name} ({type(array).__name__}) does not lie in host memory: copy it there")
+            raise Unsupported(
+                f"{call}: {name} ({type(array).__name__}) does not lie in host memory: copy it there"
+            )
         try:
             return np.from_dlpack(array)
         except (BufferError, TypeError, ValueError, RuntimeError) as error:
@@ -178,13 +188,15 @@ def _foreign_array(array: Array, call: str, name: str) -> np.ndarray[Any, Any]:
     if hasattr(array, "__cuda_array_interface__"):
         raise Unsupported(f"{call}: {name} ({type(array).__name__}) lies in GPU memory: copy it to the host")
     raise InvalidArgument(
-        f"{call}: {name} is a {type(array).__name__}: pass a NumPy array, a torch tensor, or an object with the "
+        f"{call}: {name} is a {type(array).__name__}: pass a NumPy array, a torch tensor, or an object with "
+        "the "
         "buffer protocol or DLPack"
     )
 
 
 def _describe(array: Array, call: str, name: str) -> tuple[int, str, int, bool] | None:
-    """What the engine needs to know of a plain array; None for one that must be staged. Refuses what cannot be."""
+    """What the engine needs to know of a plain array; None for one that must be staged. Refuses what cannot
+    be."""
     plain = _core.describe(array)
     if plain is not None:
         return plain
@@ -201,11 +213,12 @@ def _describe(array: Array, call: str, name: str) -> tuple[int, str, int, bool] 
 def _numpy_name(dtype: np.dtype[Any], call: str, name: str) -> str:
     if not dtype.isnative:
         raise InvalidArgument(
-            f"{call}: {name} holds {dtype} in the other byte order: pass {name}.astype({name}.dtype.newbyteorder('='))"
+            f"{call}: {name} holds {dtype} in the other byte order: pass "
+            f"{name}.astype({name}.dtype.newbyteorder('='))"
         )
     if dtype.name not in _DTYPES or (dtype.kind == "V" and dtype.type.__module__ != "ml_dtypes"):
         raise Unsupported(f"{call}: {name} holds {dtype}, and there are collectives on {_dtype_list()} only")
-    return dtype.name
+    return str(dtype.name)
 
 
 _registered_torch = False
@@ -224,10 +237,13 @@ def _check_tensor(tensor: Any, call: str, name: str) -> None:
     if tensor.device.type != "cpu":
         raise Unsupported(f"{call}: {name} lies on {tensor.device}: collectives here take tensors on the CPU")
     if str(tensor.dtype).removeprefix("torch.") not in _DTYPES:
-        raise Unsupported(f"{call}: {name} holds {tensor.dtype}, and there are collectives on {_dtype_list()} only")
+        raise Unsupported(
+            f"{call}: {name} holds {tensor.dtype}, and there are collectives on {_dtype_list()} only"
+        )
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and hasattr(type(tensor), "__torch_dispatch__"):
         raise Unsupported(
-            f"{call}: {name} is a {type(tensor).__name__}, a wrapper without memory of its own: pass the tensor "
+            f"{call}: {name} is a {type(tensor).__name__}, a wrapper without memory of its own: pass the "
+            "tensor "
             "inside, such as .to_local()"
         )
 
@@ -248,7 +264,9 @@ def _staged(array: Array, call: str, name: str) -> Buffer:
 def _refuse_unwritable(array: Array, call: str, name: str) -> None:
     if isinstance(array, np.ndarray):
         if not array.flags.writeable:
-            raise InvalidArgument(f"{call}: {name} is read-only, and the result would be written to it: pass a copy")
+            raise InvalidArgument(
+                f"{call}: {name} is read-only, and the result would be written to it: pass a copy"
+            )
         strides: Sequence[int] = array.strides
         itemsize = array.itemsize
     else:
@@ -259,7 +277,8 @@ def _refuse_unwritable(array: Array, call: str, name: str) -> None:
     for stride, length in sorted((abs(s), n) for s, n in zip(strides, array.shape, strict=True) if n > 1):
         if stride < reach:
             raise InvalidArgument(
-                f"{call}: elements of {name} share memory (an expanded or broadcast array, or overlapping windows), "
+                f"{call}: elements of {name} share memory (an expanded or broadcast array, or overlapping "
+                "windows), "
                 "so it cannot hold a result: pass a copy, or out="
             )
         reach += stride * (length - 1)

@@ -18,8 +18,11 @@ class NotOurs(Exception):
     """The other side does not speak this protocol."""
 
 
-def send_frame(connection: socket.socket, letter: bytes, payload: bytes = b"", deadline: float | None = None) -> None:
-    """Sends one message. Raises Closed when the other side is gone, TimeoutError at `deadline` (time.monotonic)."""
+def send_frame(
+    connection: socket.socket, letter: bytes, payload: bytes = b"", deadline: float | None = None
+) -> None:
+    """Sends one message. Raises Closed when the other side is gone, TimeoutError at `deadline`
+    (time.monotonic)."""
     connection.settimeout(None if deadline is None else max(0.01, deadline - time.monotonic()))
     try:
         connection.sendall(_HEADER.pack(letter, len(payload)) + payload)
@@ -39,8 +42,8 @@ class FrameReader:
         self._wanted = _HEADER.size
 
     def read(self) -> tuple[bytes, bytes] | None:
-        """One message, or None as long as it is not all there. Reads at most once, so call it when there is something
-        to read, and again after each message. Raises Closed, NotOurs."""
+        """One message, or None as long as it is not all there. Reads at most once, so call it when there is
+        something to read, and again after each message. Raises Closed, NotOurs."""
         message = self._take()
         if message is not None:
             return message

@@ -1,7 +1,8 @@
 """Ways for ranks to meet before they have a group: each gives its bytes and gets everybody's.
 
-A rendezvous is used by all ranks alike: `all_gather` any number of times, then `close`; or `fail`, when a rank cannot
-take part, so that the others learn it at once. All waits end at one deadline, with the ranks that are missing named.
+A rendezvous is used by all ranks alike: `all_gather` any number of times, then `close`; or `fail`, when a
+rank cannot take part, so that the others learn it at once. All waits end at one deadline, with the ranks
+that are missing named.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class ThreadMeeting:
             assert not everybody
             missing = [r for r in range(self.ranks) if r not in given]
             raise Timeout(
-                f'rank {rank} waited {self.timeout:g} s for {rank_list(missing)} while group "{self.group}" was made'
+                f'rank {rank} waited {self.timeout:g} s for {rank_list(missing)} while group "{self.group}" '
+                "was made"
             )
 
     def fail(self, rank: int, reason: str) -> None:
@@ -106,7 +108,8 @@ class _ThreadRendezvous:
 
 
 class StoreRendezvous:
-    """Over a key-value store such as torch's TCPStore: `set(key, bytes)`, `get(key)`, `wait(keys, timedelta)`.
+    """Over a key-value store such as torch's TCPStore: `set(key, bytes)`, `get(key)`, `wait(keys,
+    timedelta)`.
 
     `namespace` must be new for each group that is made over one store: values are written once and stay.
     """
@@ -117,7 +120,8 @@ class StoreRendezvous:
         for method in ("set", "get", "wait"):
             if not callable(getattr(store, method, None)):
                 raise InvalidArgument(
-                    f"store is a {type(store).__name__} without a method {method!r}: give a torch.distributed store"
+                    f"store is a {type(store).__name__} without a method {method!r}: give a "
+                    "torch.distributed store"
                 )
         self._store = store
         self._rank = rank
@@ -166,8 +170,10 @@ class StoreRendezvous:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise Timeout(
-                    f"rank {self._rank} waited {self._timeout:g} s for {self._missing(keys)} at the store while group "
-                    f'"{self._group}" was made: are all {self._ranks} ranks started, and do all make this group?'
+                    f"rank {self._rank} waited {self._timeout:g} s for {self._missing(keys)} at the store "
+                    "while group "
+                    f'"{self._group}" was made: are all {self._ranks} ranks started, and do all make this '
+                    "group?"
                 )
             try:
                 self._store.wait([key], timedelta(seconds=min(left, 1.0)))

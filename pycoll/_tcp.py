@@ -1,7 +1,8 @@
 """A rendezvous of our own over TCP, for ranks that have nothing but an address: no torch, no launcher.
 
-Rank 0 listens, until all ranks have come; the others connect, and keep trying until their deadline. Then rank 0 gathers
-and hands out, over these connections. Who dies or gives up is known at once, by its closed connection or its word.
+Rank 0 listens, until all ranks have come; the others connect, and keep trying until their deadline. Then
+rank 0 gathers and hands out, over these connections. Who dies or gives up is known at once, by its closed
+connection or its word.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from pycoll._frames import Closed, FrameReader, NotOurs, pack, send_frame, unpac
 from pycoll._rendezvous import Rendezvous, failed, rank_list
 from pycoll.errors import Aborted, Error, InvalidArgument, PeerLost, Timeout
 
-_HELLO, _WELCOME, _REFUSED, _DATA, _LOST, _FAILED, _LATE, _WHO = b"H", b"W", b"R", b"D", b"L", b"F", b"T", b"?"
+_HELLO, _WELCOME, _REFUSED, _DATA, _LOST, _FAILED, _LATE, _WHO = (
+    b"H",
+    b"W",
+    b"R",
+    b"D",
+    b"L",
+    b"F",
+    b"T",
+    b"?",
+)
 _VERSION = 1
 _LONGEST_HELLO = 1 << 16
 _ADDRESS_IN_USE_PATIENCE = 5.0  # seconds; a killed predecessor may still be going
@@ -144,7 +154,9 @@ class _Server:
             raise failed(self._group, rank, reason)
         elif letter == _WHO:
             with contextlib.suppress(Closed, TimeoutError):
-                send_frame(reader.connection, _WHO, json.dumps(self._missing()).encode(), time.monotonic() + 1)
+                send_frame(
+                    reader.connection, _WHO, json.dumps(self._missing()).encode(), time.monotonic() + 1
+                )
 
     def _drop(self, reader: FrameReader) -> None:
         self._selector.unregister(reader.connection)
@@ -153,7 +165,7 @@ class _Server:
     def _welcome(self, reader: FrameReader, letter: bytes, payload: bytes) -> None:
         """Takes a connection's first message: from a rank of this group, or from somebody else."""
         try:
-            hello = json.loads(payload) if letter == _HELLO else None
+            hello: dict[str, Any] = json.loads(payload) if letter == _HELLO else {}
             rank = int(hello["rank"])
             refusal = self._refusal(hello, rank)
         except (ValueError, TypeError, KeyError):
@@ -174,8 +186,10 @@ class _Server:
         theirs = (hello["pycoll"], hello["group"], hello["ranks"])
         if theirs != (_VERSION, self._group, self._ranks):
             return (
-                f'rank {rank} wants to join group "{theirs[1]}" of {theirs[2]} ranks (protocol {theirs[0]}), but at '
-                f'{self._where} there meets group "{self._group}" of {self._ranks} ranks (protocol {_VERSION})'
+                f'rank {rank} wants to join group "{theirs[1]}" of {theirs[2]} ranks (protocol '
+                f"{theirs[0]}), but at "
+                f'{self._where} there meets group "{self._group}" of {self._ranks} ranks (protocol '
+                f"{_VERSION})"
             )
         if not 0 < rank < self._ranks:
             return f"rank {rank} is not between 1 and {self._ranks - 1}"
@@ -199,7 +213,8 @@ class _Server:
 
     def _give_up(self) -> None:
         text = (
-            f'{rank_list(self._missing())} did not come to {self._where} within {self._timeout:g} s, while group '
+            f"{rank_list(self._missing())} did not come to {self._where} within {self._timeout:g} s, while "
+            "group "
             f'"{self._group}" of {self._ranks} ranks was made'
         )
         if self._turned_away:
@@ -228,15 +243,14 @@ class _Client:
         self._reader = self._connect(host, port)
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        try:
+        with contextlib.suppress(Closed, TimeoutError):  # what rank 0 said before it closed says more
             send_frame(self._reader.connection, _DATA, mine, self._deadline)
-        except (Closed, TimeoutError):
-            pass  # what rank 0 said before it closed is still to be read, and says more
         try:
             letter, payload = self._reader.wait(self._deadline)
         except (Closed, NotOurs) as error:
             raise PeerLost(
-                f'rank 0 was lost (it exited or was killed) while group "{self._group}" was made at {self._where}'
+                f'rank 0 was lost (it exited or was killed) while group "{self._group}" was made at '
+                f"{self._where}"
             ) from error
         except TimeoutError:
             raise self._late() from None
@@ -262,7 +276,10 @@ class _Client:
 
     def _late(self) -> Error:
         """The error at the deadline; rank 0 knows who is missing, where it is there at all."""
-        text = f'rank {self._rank} waited {self._timeout:g} s while group "{self._group}" was made at {self._where}'
+        text = (
+            f"rank {self._rank} waited {self._timeout:g} s while group "
+            f'"{self._group}" was made at {self._where}'
+        )
         try:
             send_frame(self._reader.connection, _WHO, b"", time.monotonic() + 1)
             letter, payload = self._reader.wait(time.monotonic() + 1)
@@ -281,7 +298,8 @@ class _Client:
             except OSError as error:
                 if time.monotonic() >= resolve_until:
                     raise Error(
-                        f'rank {self._rank} cannot find rank 0, because "{host}" is no name of a host ({error}): check '
+                        f'rank {self._rank} cannot find rank 0, because "{host}" is no name of a host '
+                        f"({error}): check "
                         "MASTER_ADDR"
                     ) from error
                 addresses = []
@@ -292,7 +310,8 @@ class _Client:
             if time.monotonic() >= self._deadline:
                 tried = "; ".join(f"{where}: {why}" for where, why in self._tried.items())
                 raise Timeout(
-                    f'rank {self._rank} did not reach rank 0 of group "{self._group}" at {self._where} within '
+                    f'rank {self._rank} did not reach rank 0 of group "{self._group}" at {self._where} '
+                    "within "
                     f"{self._timeout:g} s: is rank 0 started, and the address right? Tried {tried}"
                 )
             time.sleep(min(pause, max(0.0, self._deadline - time.monotonic())))
@@ -310,11 +329,14 @@ class _Client:
             hello = {"pycoll": _VERSION, "group": self._group, "rank": self._rank, "ranks": self._ranks}
             send_frame(connection, _HELLO, json.dumps(hello).encode(), self._deadline)
             reader = FrameReader(connection, 1 << 30)
-            # Rank 0 answers as soon as it is at its rendezvous; if it never gets there the deadline ends this.
+            # Rank 0 answers as soon as it is at its rendezvous; if it never gets there the deadline ends
+            # this.
             letter, payload = reader.wait(self._deadline)
             if letter == _WELCOME:
                 return reader
-            self._tried[where] = payload.decode(errors="replace") if letter == _REFUSED else "not a pycoll rendezvous"
+            self._tried[where] = (
+                payload.decode(errors="replace") if letter == _REFUSED else "not a pycoll rendezvous"
+            )
         except (OSError, Closed, NotOurs) as error:
             self._tried[where] = str(error) or type(error).__name__
         _close(connection)
@@ -324,8 +346,9 @@ class _Client:
 def _bind(host: str, port: int) -> socket.socket:
     """A listener for connections to `host`.
 
-    On the address itself where it is a literal one of this machine: a job of one host then listens on loopback only. A
-    name may resolve to loopback here and to another interface elsewhere, so that one means all interfaces.
+    On the address itself where it is a literal one of this machine: a job of one host then listens on
+    loopback only. A name may resolve to loopback here and to another interface elsewhere, so that one means
+    all interfaces.
     """
     if host == "localhost" or _is_literal(host):
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):

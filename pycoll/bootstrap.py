@@ -11,8 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from pycoll import _tcp
+from pycoll._calls import Duration, seconds
 from pycoll._rendezvous import Alone, Rendezvous, StoreRendezvous
-from pycoll.communicator import Communicator, Duration, seconds
+from pycoll.communicator import Communicator
 from pycoll.errors import Error, InvalidArgument, Timeout
 
 #: Launchers that set none of RANK and WORLD_SIZE but number their processes all the same.
@@ -45,16 +46,16 @@ def init(
 ) -> Communicator:
     """Makes a group of all ranks that call this alike, and returns this rank's communicator of it.
 
-    Without further arguments the environment says who is who, as torchrun sets it: RANK, WORLD_SIZE, MASTER_ADDR,
-    MASTER_PORT (mpirun's own numbers are understood too, where an address is given). A process for which no launcher has
-    set anything is a group of one rank. No torch is needed, except under torchrun, whose agent keeps a torch store at
-    that address.
+    Without further arguments the environment says who is who, as torchrun sets it: RANK, WORLD_SIZE,
+    MASTER_ADDR, MASTER_PORT (mpirun's own numbers are understood too, where an address is given). A process
+    for which no launcher has set anything is a group of one rank. No torch is needed, except under torchrun,
+    whose agent keeps a torch store at that address.
 
     Args:
         timeout: seconds (or a timedelta) that a collective may take, and making the group too.
         group: a name for errors. Groups made at one address at the same time must have different names.
-        rank, ranks: this rank and how many there are, instead of the environment's. With either `address` or `store`.
-        address: "host:port" at which rank 0 listens while the group is made.
+        rank, ranks: this rank and how many there are, instead of the environment's. With either `address` or
+        `store`. address: "host:port" at which rank 0 listens while the group is made.
         store: a torch.distributed store, or anything with its `set`, `get` and `wait`.
 
     The first group that a process makes is its default one, until it is closed: `pycoll.empty` uses it.
@@ -92,7 +93,9 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
     """
     group = _defaults.of_thread or _Defaults.of_process
     if group is None or group.closed:
-        raise InvalidArgument("empty: there is no group yet whose memory it could lie in: call pycoll.init first")
+        raise InvalidArgument(
+            "empty: there is no group yet whose memory it could lie in: call pycoll.init first"
+        )
     return group.empty(shape, dtype)
 
 
@@ -124,7 +127,8 @@ def _rendezvous(
         return StoreRendezvous(store, rank, ranks, group, _namespace(group, rank), timeout)
     if address is None:
         raise InvalidArgument(
-            f"init: rank {rank} of {ranks} does not know where the ranks meet: set MASTER_ADDR and MASTER_PORT, or give "
+            f"init: rank {rank} of {ranks} does not know where the ranks meet: set MASTER_ADDR and "
+            "MASTER_PORT, or give "
             'address="host:port" or store='
         )
     return _tcp.meet(address, rank, ranks, group, timeout)
@@ -141,14 +145,16 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[int, int, str | N
         if len(present) == 1:
             missing = ranks_name if present[0] == rank_name else rank_name
             raise InvalidArgument(
-                f"init: the environment has {present[0]} but not {missing}: set both, or start with torchrun, or use "
+                f"init: the environment has {present[0]} but not {missing}: set both, or start with "
+                "torchrun, or use "
                 "pycoll.spawn"
             )
         rank, ranks = _number(environment, rank_name), _number(environment, ranks_name)
         if ranks > 1 and address is None:
             missing = " and ".join(n for n in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(n))
             raise InvalidArgument(
-                f"init: the environment has {rank_name} and {ranks_name}={ranks} but not {missing}: set the host and "
+                f"init: the environment has {rank_name} and {ranks_name}={ranks} but not {missing}: set the "
+                "host and "
                 "port at which rank 0 can be reached, such as MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
             )
         return rank, ranks, address
@@ -159,11 +165,14 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     try:
         return int(environment[name])
     except ValueError:
-        raise InvalidArgument(f"init: the environment has {name}={environment[name]!r}, which is no number") from None
+        raise InvalidArgument(
+            f"init: the environment has {name}={environment[name]!r}, which is no number"
+        ) from None
 
 
 def _namespace(group: str, rank: int) -> str:
-    """A name for the group's keys that is new, and that all ranks choose alike: they make groups in the same order."""
+    """A name for the group's keys that is new, and that all ranks choose alike: they make groups in the same
+    order."""
     with _groups_lock:
         number = _groups_made.get((group, rank), 0)
         _groups_made[group, rank] = number + 1
@@ -171,17 +180,21 @@ def _namespace(group: str, rank: int) -> str:
 
 
 def _torch_store(rank: int, ranks: int, timeout: float) -> Any:
-    """The store that torch or torchrun already keeps at the environment's address, which is then not ours to listen at.
+    """The store that torch or torchrun already keeps at the environment's address, which is then not ours to
+    listen at.
 
     None where there is none.
     """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and importlib.util.find_spec("torch") is not None:
+    if (
+        os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        and importlib.util.find_spec("torch") is not None
+    ):
         return _torchrun_store(timeout)
     return _torch_default_store(rank, ranks)
 
 
 def _torchrun_store(timeout: float) -> Any:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
@@ -192,7 +205,8 @@ def _torchrun_store(timeout: float) -> Any:
 
 
 def _torch_default_store(rank: int, ranks: int) -> Any:
-    """The store of torch's process group, when it has been made and is of the same ranks: its port is in use."""
+    """The store of torch's process group, when it has been made and is of the same ranks: its port is in
+    use."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
