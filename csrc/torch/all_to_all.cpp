@@ -68,7 +68,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
     };
     const auto sends = cut(input, const_cast<void*>(launch.read(input)), input_rows);
     const auto receives = cut(output, launch.write(output), output_rows);
-    return exchange(std::move(launch), sends, receives, dtype_of(input, kAllToAllBase), output, opts);
+    return exchange(std::move(launch), sends, receives, dtype_of(input, kAllToAllBase, false), output, opts);
   });
 }
 
@@ -87,7 +87,7 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
       require_same_dtype(inputs[0], output, kAllToAll);
       receives.push_back({launch.write(output), output.nbytes()});
     }
-    return exchange(std::move(launch), sends, receives, dtype_of(inputs[0], kAllToAll), outputs, opts);
+    return exchange(std::move(launch), sends, receives, dtype_of(inputs[0], kAllToAll, false), outputs, opts);
   });
 }
 

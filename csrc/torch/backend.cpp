@@ -138,6 +138,13 @@ const at::Tensor& Backend::only(const Tensors& tensors, const TorchCall& what) c
   return tensors[0];
 }
 
+int Backend::root_of(int64_t root, const TorchCall& what) const {
+  require(root >= 0 && root < getSize(), what,
+          "the root must be a rank of this group, 0 to " + std::to_string(getSize() - 1) + ", got " +
+              std::to_string(root));
+  return int(root);
+}
+
 const Backend::Tensors& Backend::only_list(const std::vector<Tensors>& lists, const TorchCall& what) const {
   require(lists.size() == 1, what, "takes one list of tensors, got " + std::to_string(lists.size()));
   require(lists[0].size() == size_t(getSize()), what,

@@ -82,6 +82,7 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what, std::shared_ptr<Outstanding> outstanding);
   WorkPtr receive(const TorchCall& what, Tensors& tensors, int source, int tag);
   const at::Tensor& only(const Tensors& tensors, const TorchCall& what) const;
+  int root_of(int64_t root, const TorchCall& what) const;
   const Tensors& only_list(const std::vector<Tensors>& lists, const TorchCall& what) const;
   void add_all_gather(Launch& launch, const at::Tensor& output, const at::Tensor& input,
                       const c10d::AllgatherOptions& opts);

@@ -63,7 +63,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
     Launch launch(kBroadcast);
     CollectiveCall& call =
         launch.add(CollectiveKind::Broadcast, tensor, size_t(tensor.numel()), opts.timeout);
-    call.root = int(opts.rootRank);
+    call.root = root_of(opts.rootRank, launch.what());
     if (call.root == getRank()) {
       call.input = launch.read(tensor);
       call.output = const_cast<void*>(call.input);  // where the root's values are already
@@ -80,7 +80,7 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
     Launch launch(kReduce);
     CollectiveCall& call = launch.add(CollectiveKind::Reduce, tensor, size_t(tensor.numel()), opts.timeout);
     launch.set_op(call, opts.reduceOp);
-    call.root = int(opts.rootRank);
+    call.root = root_of(opts.rootRank, launch.what());
     if (call.root == getRank())
       call.input = call.output = launch.update(tensor);
     else

@@ -182,7 +182,7 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors>& output_lists, Tensors& in
     const at::Tensor& input = only(inputs, kGather);
     Launch launch(kGather);
     CollectiveCall& call = launch.add(CollectiveKind::Gather, input, size_t(input.numel()), opts.timeout);
-    call.root = int(opts.rootRank);
+    call.root = root_of(opts.rootRank, launch.what());
     call.input = launch.read(input);
     if (call.root != getRank()) {
       require(output_lists.empty(), kGather, "only the root takes a list of outputs");
@@ -204,7 +204,7 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs, std::vector<Tensors>& input_
     const at::Tensor& output = only(outputs, kScatter);
     Launch launch(kScatter);
     CollectiveCall& call = launch.add(CollectiveKind::Scatter, output, size_t(output.numel()), opts.timeout);
-    call.root = int(opts.rootRank);
+    call.root = root_of(opts.rootRank, launch.what());
     call.output = launch.write(output);
     if (call.root != getRank()) {
       require(input_lists.empty(), kScatter, "only the root takes a list of inputs");

@@ -106,13 +106,12 @@ void require_dense_cpu(const at::Tensor& tensor, const TorchCall& what) {
   C10_THROW_ERROR(TypeError, std::string("pycoll ") + what.name() + " takes dense CPU tensors, got " + found);
 }
 
-DType dtype_of(const at::Tensor& tensor, const TorchCall& what) {
+DType dtype_of(const at::Tensor& tensor, const TorchCall& what, bool reduced) {
   require_dense_cpu(tensor, what);
-  auto dtype = engine_dtype(tensor.scalar_type());
-  if (!dtype)
-    throw Unsupported(std::string("pycoll ") + what.name() + " does not support dtype " +
-                      c10::toString(tensor.scalar_type()));
-  return *dtype;
+  if (auto dtype = engine_dtype(tensor.scalar_type())) return *dtype;
+  if (!reduced) return DType::UInt8;
+  throw Unsupported(std::string("pycoll ") + what.name() + " does not support dtype " +
+                    c10::toString(tensor.scalar_type()));
 }
 
 void require_same_dtype(const at::Tensor& a, const at::Tensor& b, const TorchCall& what) {
@@ -136,8 +135,8 @@ CollectiveCall& Launch::add(CollectiveKind kind, const at::Tensor& like, size_t 
                             std::chrono::milliseconds timeout) {
   CollectiveCall& call = calls.emplace_back();
   call.kind = kind;
-  call.dtype = dtype_of(like, *what_);
-  call.count = count;
+  call.dtype = dtype_of(like, *what_, is_reduction(kind));
+  call.count = engine_dtype(like.scalar_type()) ? count : count * like.itemsize();
   call.timeout = timeout_from(timeout);
   return call;
 }

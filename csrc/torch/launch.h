@@ -22,10 +22,9 @@ struct TorchCall {
   const char* name() const { return title + 7; }  // "all_reduce", as errors say it
 };
 
-// Refuse, naming the call, what is not a dense CPU tensor (TypeError) or has a dtype that pycoll lacks
-// (DistError).
-void require_dense_cpu(const at::Tensor& tensor, const TorchCall& what);
-DType dtype_of(const at::Tensor& tensor, const TorchCall& what);
+void require_dense_cpu(const at::Tensor& tensor, const TorchCall& what);  // TypeError
+// The engine's dtype. One that it lacks moves as bytes, but cannot be reduced (DistError).
+DType dtype_of(const at::Tensor& tensor, const TorchCall& what, bool reduced);
 void require_same_dtype(const at::Tensor& a, const at::Tensor& b, const TorchCall& what);  // TypeError
 void require_same_dtype(at::TensorList tensors, const TorchCall& what);
 void require(bool condition, const TorchCall& what, const std::string& message);  // ValueError
