@@ -1,4 +1,5 @@
-// Typed errors. The Python side has a class for each kind; a sentence says what happened, to whom, what to do.
+// Typed errors. The Python side has a class for each kind; a sentence says what happened, to whom, what to
+// do.
 #pragma once
 #include <stdexcept>
 #include <string>

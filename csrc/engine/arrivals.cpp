@@ -14,7 +14,8 @@ constexpr uint64_t mix(uint64_t value) {  // the finalizer of SplitMix64
 
 uint64_t signature(const shm::CallHeader& call) {
   const uint64_t kinds = static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
-                         static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
+                         static_cast<uint64_t>(call.op) << 16 |
+                         static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
   return mix(mix(call.count + 0x9e3779b97f4a7c15ULL) ^ kinds) ^ call.schedule_hash;
 }
 
@@ -60,11 +61,13 @@ void Arrivals::throw_mismatch(uint64_t sequence) const {
   std::vector<std::pair<uint64_t, std::vector<int>>> calls;
   for (int rank = 0; rank < group_.ranks(); ++rank) {
     const uint64_t theirs = group_.control(rank).arrival[sequence & 1].signature;
-    auto found = std::find_if(calls.begin(), calls.end(), [&](const auto& call) { return call.first == theirs; });
+    auto found =
+        std::find_if(calls.begin(), calls.end(), [&](const auto& call) { return call.first == theirs; });
     if (found == calls.end()) found = calls.insert(calls.end(), {theirs, {}});
     found->second.push_back(rank);
   }
-  std::string text = "group '" + group_.name() + "': the ranks' calls differ at collective #" + std::to_string(sequence) + ": ";
+  std::string text = "group '" + group_.name() + "': the ranks' calls differ at collective #" +
+                     std::to_string(sequence) + ": ";
   for (size_t i = 0; i < calls.size(); ++i) {
     const auto& ranks = calls[i].second;
     text += (i == 0 ? "rank " : "; rank ") + std::to_string(ranks[0]);
@@ -72,7 +75,8 @@ void Arrivals::throw_mismatch(uint64_t sequence) const {
     if (ranks.size() > 8) text += " and " + std::to_string(ranks.size() - 8) + " more";
     text += " called " + in_words(header(ranks[0], sequence));
   }
-  throw Mismatch(text + ". No data was delivered; make all ranks call the same collectives in the same order.");
+  throw Mismatch(text +
+                 ". No data was delivered; make all ranks call the same collectives in the same order.");
 }
 
 std::vector<ArrivalRecord> Arrivals::records() const {
@@ -84,10 +88,12 @@ std::vector<ArrivalRecord> Arrivals::records() const {
     const uint64_t* arrived = &ticks_[row * ranks];
     const uint64_t first = *std::min_element(arrived, arrived + ranks);
     ArrivalRecord record{sequences_[row], {}};
-    for (size_t rank = 0; rank < ranks; ++rank) record.lateness.push_back(static_cast<double>(arrived[rank] - first) * tick);
+    for (size_t rank = 0; rank < ranks; ++rank)
+      record.lateness.push_back(static_cast<double>(arrived[rank] - first) * tick);
     result.push_back(std::move(record));
   }
-  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+  std::sort(result.begin(), result.end(),
+            [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
   return result;
 }
 

@@ -19,12 +19,13 @@ namespace pycoll {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-// Every rank gives its bytes and gets everybody's, by rank. The one thing bootstrap needs from outside; made from a
-// torch Store, a TCP rendezvous, or a barrier between threads. It must throw rather than wait for ever.
+// Every rank gives its bytes and gets everybody's, by rank. The one thing bootstrap needs from outside; made
+// from a torch Store, a TCP rendezvous, or a barrier between threads. It must throw rather than wait for
+// ever.
 using AllGatherBytes = std::function<std::vector<std::string>(const std::string& mine)>;
 
 struct CommunicatorOptions {
-  std::string group = "default";                 // named in errors
+  std::string group = "default";                  // named in errors
   Nanoseconds timeout = std::chrono::minutes(5);  // of a collective that names none, and of bootstrap
 };
 
@@ -35,16 +36,18 @@ struct CollectiveCall {
   Op op = Op::Sum;      // reductions only
   double factor = 1.0;  // PremulSum only: what this rank's contribution is multiplied by
   int root = 0;         // rooted kinds only
-  // `count` elements of dtype: the whole buffer for allreduce, reduce and broadcast; one shard or block for the others
-  // (all_gather: input count, output ranks*count; reduce_scatter: input ranks*count, output count;
-  //  all_to_all: ranks*count both; gather: output ranks*count at the root; scatter: input ranks*count at the root).
-  // input may be output, or for all_gather and reduce_scatter the rank's own shard of it. Input is null where the
-  // kind reads none (broadcast or scatter away from the root), output likewise (reduce or gather away from the root).
-  // Input is never written unless it is output.
+  // `count` elements of dtype: the whole buffer for allreduce, reduce and broadcast; one shard or block for
+  // the others (all_gather: input count, output ranks*count; reduce_scatter: input ranks*count, output count;
+  //  all_to_all: ranks*count both; gather: output ranks*count at the root; scatter: input ranks*count at the
+  //  root).
+  // input may be output, or for all_gather and reduce_scatter the rank's own shard of it. Input is null where
+  // the kind reads none (broadcast or scatter away from the root), output likewise (reduce or gather away
+  // from the root). Input is never written unless it is output.
   const void* input = nullptr;
   void* output = nullptr;
   size_t count = 0;
-  // How: a verified schedule, else a registry name with `pieces` (0: its default), else (empty) the engine's choice.
+  // How: a verified schedule, else a registry name with `pieces` (0: its default), else (empty) the engine's
+  // choice.
   std::shared_ptr<const Schedule> schedule;
   std::string algorithm;
   int pieces = 0;
@@ -56,18 +59,18 @@ class Work {
  public:
   virtual ~Work() = default;
   virtual bool done() const = 0;
-  // Returns when the collective is complete; rethrows its error. A collective not yet begun, and those before it, run on
-  // this thread. When `timeout` passes first the group is aborted and Timeout is thrown.
+  // Returns when the collective is complete; rethrows its error. A collective not yet begun, and those before
+  // it, run on this thread. When `timeout` passes first the group is aborted and Timeout is thrown.
   virtual void wait(std::optional<Nanoseconds> timeout = std::nullopt) = 0;
   virtual std::exception_ptr exception() const = 0;  // null while running and after success
-  // Runs `callback` once when the work ends (at once if it has), on the thread that ends it, with no lock of the engine
-  // held: it may submit and wait for further collectives. It must not throw.
+  // Runs `callback` once when the work ends (at once if it has), on the thread that ends it, with no lock of
+  // the engine held: it may submit and wait for further collectives. It must not throw.
   virtual void on_done(std::function<void()> callback) = 0;
 };
 
 struct MemoryReport {
-  size_t shared_bytes;    // this rank's part of the group's shared segment (staging, control)
-  size_t private_bytes;   // scratch of schedules
+  size_t shared_bytes;     // this rank's part of the group's shared segment (staging, control)
+  size_t private_bytes;    // scratch of schedules
   size_t allocated_bytes;  // buffers made by allocate()
 };
 
@@ -88,13 +91,15 @@ class Communicator {
   virtual int ranks() const = 0;
   virtual const CommunicatorOptions& options() const = 0;
 
-  // Checks arguments (InvalidArgument, Unsupported: nothing was sent), runs to the end on this thread after all that was
-  // submitted before. Throws Mismatch on all ranks alike; PeerLost, Timeout, Aborted end the group.
+  // Checks arguments (InvalidArgument, Unsupported: nothing was sent), runs to the end on this thread after
+  // all that was submitted before. Throws Mismatch on all ranks alike; PeerLost, Timeout, Aborted end the
+  // group.
   virtual void run(const CollectiveCall& call) = 0;
   virtual std::shared_ptr<Work> submit(const CollectiveCall& call) = 0;
 
-  // Point to point, matched by (source, destination, tag) in order of posting; any number may be outstanding, in any
-  // order of tags. A receive may be longer than the message: Work of recv ends with InvalidArgument if shorter.
+  // Point to point, matched by (source, destination, tag) in order of posting; any number may be outstanding,
+  // in any order of tags. A receive may be longer than the message: Work of recv ends with InvalidArgument if
+  // shorter.
   virtual std::shared_ptr<Work> send(const void* data, size_t bytes, int destination, uint64_t tag,
                                      std::optional<Nanoseconds> timeout = std::nullopt) = 0;
   // source -1: from any rank; `source_out`, where given, must outlive the work.
@@ -102,7 +107,8 @@ class Communicator {
                                      std::optional<Nanoseconds> timeout = std::nullopt,
                                      int* source_out = nullptr) = 0;
 
-  // Buffers in shared memory: a collective whose buffers all lie in them copies nothing into staging. Local calls.
+  // Buffers in shared memory: a collective whose buffers all lie in them copies nothing into staging. Local
+  // calls.
   virtual void* allocate(size_t bytes) = 0;
   virtual void deallocate(void* buffer) = 0;
 
@@ -116,8 +122,8 @@ class Communicator {
 
   // Ends the group on every rank: whoever waits, and whoever calls later, gets Aborted with this reason.
   virtual void abort(const std::string& reason) = 0;
-  // Leaves the group in peace. Idempotent; not collective. Later calls are InvalidArgument. A peer that still waits for
-  // this rank gets PeerLost that says this rank has left.
+  // Leaves the group in peace. Idempotent; not collective. Later calls are InvalidArgument. A peer that still
+  // waits for this rank gets PeerLost that says this rank has left.
   virtual void close() = 0;
 };
 

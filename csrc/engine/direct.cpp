@@ -11,10 +11,16 @@ using shm::kSmallSlot;
 using shm::kStagingRing;
 
 constexpr size_t kLine = shm::kCacheLine;
-constexpr size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+constexpr size_t round_up(size_t bytes) {
+  return (bytes + kLine - 1) / kLine * kLine;
+}
 
-std::byte* at(void* buffer, size_t offset) { return static_cast<std::byte*>(buffer) + offset; }
-const std::byte* at(const void* buffer, size_t offset) { return static_cast<const std::byte*>(buffer) + offset; }
+std::byte* at(void* buffer, size_t offset) {
+  return static_cast<std::byte*>(buffer) + offset;
+}
+const std::byte* at(const void* buffer, size_t offset) {
+  return static_cast<const std::byte*>(buffer) + offset;
+}
 
 }  // namespace
 
@@ -31,24 +37,70 @@ Direct::Role Direct::role_of(const CollectiveCall& call) const {
   const bool root = group_.rank() == call.root;
   switch (call.kind) {
     case CollectiveKind::AllReduce:
-      return {.stages = true, .reads = true, .from_root = false, .personalised = false, .reduces = true, .gathers = false};
+      return {.stages = true,
+              .reads = true,
+              .from_root = false,
+              .personalised = false,
+              .reduces = true,
+              .gathers = false};
     case CollectiveKind::Reduce:
-      return {.stages = !root, .reads = root, .from_root = false, .personalised = false, .reduces = true, .gathers = false};
+      return {.stages = !root,
+              .reads = root,
+              .from_root = false,
+              .personalised = false,
+              .reduces = true,
+              .gathers = false};
     case CollectiveKind::ReduceScatter:
-      return {.stages = true, .reads = true, .from_root = false, .personalised = true, .reduces = true, .gathers = false};
+      return {.stages = true,
+              .reads = true,
+              .from_root = false,
+              .personalised = true,
+              .reduces = true,
+              .gathers = false};
     case CollectiveKind::AllGather:
-      return {.stages = true, .reads = true, .from_root = false, .personalised = false, .reduces = false, .gathers = true};
+      return {.stages = true,
+              .reads = true,
+              .from_root = false,
+              .personalised = false,
+              .reduces = false,
+              .gathers = true};
     case CollectiveKind::Gather:
-      return {.stages = !root, .reads = root, .from_root = false, .personalised = false, .reduces = false, .gathers = true};
+      return {.stages = !root,
+              .reads = root,
+              .from_root = false,
+              .personalised = false,
+              .reduces = false,
+              .gathers = true};
     case CollectiveKind::AllToAll:
-      return {.stages = true, .reads = true, .from_root = false, .personalised = true, .reduces = false, .gathers = true};
+      return {.stages = true,
+              .reads = true,
+              .from_root = false,
+              .personalised = true,
+              .reduces = false,
+              .gathers = true};
     case CollectiveKind::Broadcast:
-      return {.stages = root, .reads = true, .from_root = true, .personalised = false, .reduces = false, .gathers = false};
+      return {.stages = root,
+              .reads = true,
+              .from_root = true,
+              .personalised = false,
+              .reduces = false,
+              .gathers = false};
     case CollectiveKind::Scatter:
-      return {.stages = root, .reads = true, .from_root = true, .personalised = true, .reduces = false, .gathers = false};
-    case CollectiveKind::Barrier: break;
+      return {.stages = root,
+              .reads = true,
+              .from_root = true,
+              .personalised = true,
+              .reduces = false,
+              .gathers = false};
+    case CollectiveKind::Barrier:
+      break;
   }
-  return {.stages = false, .reads = false, .from_root = false, .personalised = false, .reduces = false, .gathers = false};
+  return {.stages = false,
+          .reads = false,
+          .from_root = false,
+          .personalised = false,
+          .reduces = false,
+          .gathers = false};
 }
 
 bool Direct::fits_payload(const CollectiveCall& call, const Role& role) const {
@@ -60,11 +112,13 @@ bool Direct::fits_payload(const CollectiveCall& call, const Role& role) const {
 
 Direct::Stage Direct::whole(const CollectiveCall& call, const Role& role) const {
   const size_t bytes = share_bytes(call);
-  const bool in_line = bytes * (role.personalised ? static_cast<size_t>(group_.ranks()) : 1) <= kInlinePayload;
+  const bool in_line =
+      bytes * (role.personalised ? static_cast<size_t>(group_.ranks()) : 1) <= kInlinePayload;
   return {.offset = 0, .bytes = bytes, .stride = in_line ? bytes : round_up(bytes)};
 }
 
-std::byte* Direct::payload_of(int rank, uint64_t sequence, const CollectiveCall& call, const Role& role) const {
+std::byte* Direct::payload_of(int rank, uint64_t sequence, const CollectiveCall& call,
+                              const Role& role) const {
   const size_t bytes = share_bytes(call) * (role.personalised ? static_cast<size_t>(group_.ranks()) : 1);
   return bytes <= kInlinePayload ? arrivals_.payload(rank, sequence) : group_.small_slot(rank, sequence);
 }
@@ -77,7 +131,8 @@ void Direct::stage(const CollectiveCall& call, const Role& role, const Stage& pa
   const size_t share = share_bytes(call);
   for (int reader = 0; reader < group_.ranks(); ++reader) {
     const auto r = static_cast<size_t>(reader);
-    if (reader != group_.rank()) copy_bytes(slot + r * part.stride, at(call.input, r * share + part.offset), part.bytes);
+    if (reader != group_.rank())
+      copy_bytes(slot + r * part.stride, at(call.input, r * share + part.offset), part.bytes);
   }
 }
 
@@ -136,7 +191,8 @@ void Direct::finish(const CollectiveCall& call, shm::Operation& operation) {
 
 uint64_t Direct::reserve(size_t bytes, shm::Operation& operation) {
   // A chunk never wraps: the rest of the ring is skipped, by all ranks alike.
-  if (position_ % kStagingRing + bytes > kStagingRing) position_ = (position_ / kStagingRing + 1) * kStagingRing;
+  if (position_ % kStagingRing + bytes > kStagingRing)
+    position_ = (position_ / kStagingRing + 1) * kStagingRing;
   const uint64_t begin = position_;
   position_ += bytes;
   const uint64_t needed = position_ > kStagingRing ? position_ - kStagingRing : 0;
@@ -153,12 +209,15 @@ uint64_t Direct::reserve(size_t bytes, shm::Operation& operation) {
   return begin;
 }
 
-void Direct::consume_until(uint64_t position) { group_.publish(group_.mine().consumed.value, position); }
+void Direct::consume_until(uint64_t position) {
+  group_.publish(group_.mine().consumed.value, position);
+}
 
 void Direct::pipeline(const CollectiveCall& call, const Role& role, shm::Operation& operation) {
   const auto fan = static_cast<size_t>(role.personalised ? group_.ranks() : 1);
   const size_t share = share_bytes(call);
-  const size_t chunk = std::max<size_t>((group_.more_ranks_than_processors() ? 512 << 10 : 64 << 10) / fan / kLine, 1) * kLine;
+  const size_t chunk =
+      std::max<size_t>((group_.more_ranks_than_processors() ? 512 << 10 : 64 << 10) / fan / kLine, 1) * kLine;
   const size_t chunks = (share + chunk - 1) / chunk;
   const auto part = [&](size_t c) {
     const size_t bytes = std::min(chunk, share - c * chunk);
@@ -191,8 +250,8 @@ void Direct::pipeline(const CollectiveCall& call, const Role& role, shm::Operati
   }
 }
 
-// Reduce-scatter and all-gather inside every chunk: each rank reduces its slice from all rings, puts the result where
-// its own raw slice would have been (nobody else reads that), and all copy the slices together.
+// Reduce-scatter and all-gather inside every chunk: each rank reduces its slice from all rings, puts the
+// result where its own raw slice would have been (nobody else reads that), and all copy the slices together.
 void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& operation) {
   const auto me = static_cast<size_t>(group_.rank());
   const auto ranks = static_cast<size_t>(group_.ranks());
@@ -210,7 +269,9 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
     const size_t begin = std::min(bytes, lines * rank / ranks * kLine);
     return Slice{begin, std::min(bytes, lines * (rank + 1) / ranks * kLine) - begin};
   };
-  const auto slot = [&](size_t rank, size_t c) { return group_.staging(static_cast<int>(rank)) + begins[c % 3] % kStagingRing; };
+  const auto slot = [&](size_t rank, size_t c) {
+    return group_.staging(static_cast<int>(rank)) + begins[c % 3] % kStagingRing;
+  };
 
   for (size_t step = 0; step < chunks + 2; ++step) {
     if (step < chunks) {
@@ -230,11 +291,13 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
       for (size_t rank = 0; rank < ranks; ++rank) {
         if (rank != me) {
           const auto& published = group_.control(static_cast<int>(rank)).published.value;
-          group_.wait(operation, static_cast<int>(rank), [&] { return published.load(std::memory_order_acquire) >= end; });
+          group_.wait(operation, static_cast<int>(rank),
+                      [&] { return published.load(std::memory_order_acquire) >= end; });
         }
         sources_[rank] = rank == me ? at(call.input, c * chunk + own.begin) : slot(rank, c) + own.begin;
       }
-      const std::array<void*, 2> destinations{at(call.output, c * chunk + own.begin), slot(me, c) + own.begin};
+      const std::array<void*, 2> destinations{at(call.output, c * chunk + own.begin),
+                                              slot(me, c) + own.begin};
       reduce_many(call.dtype, call.op, sources_, destinations, own.bytes / size_of(call.dtype),
                   call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
       group_.publish(group_.mine().reduced.value, end);
@@ -245,7 +308,8 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
       for (size_t i = 1; i < ranks; ++i) {
         const size_t rank = (me + i) % ranks;  // not all from the same ring at once
         const auto& reduced = group_.control(static_cast<int>(rank)).reduced.value;
-        group_.wait(operation, static_cast<int>(rank), [&] { return reduced.load(std::memory_order_acquire) >= end; });
+        group_.wait(operation, static_cast<int>(rank),
+                    [&] { return reduced.load(std::memory_order_acquire) >= end; });
         const Slice theirs = slice(c, rank);
         copy_bytes(at(call.output, c * chunk + theirs.begin), slot(rank, c) + theirs.begin, theirs.bytes);
       }

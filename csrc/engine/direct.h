@@ -1,4 +1,5 @@
-// The direct path: on one host every rank can read what every other rank publishes, so no schedule of hops is needed.
+// The direct path: on one host every rank can read what every other rank publishes, so no schedule of hops is
+// needed.
 //   up to 40 bytes   the payload rides in the arrival line itself: one cache line a rank, one synchronisation
 //   up to 16 KiB     the payload lies in a small slot, published by the arrival line: one synchronisation
 //   above            chunks through a ring of shared memory, staging and reading overlapped
@@ -17,7 +18,8 @@ class Direct {
  public:
   Direct(shm::Group& group, Arrivals& arrivals);
 
-  // Puts a payload that fits into the place from which `finish` on the other ranks takes it. Before the announcement.
+  // Puts a payload that fits into the place from which `finish` on the other ranks takes it. Before the
+  // announcement.
   void prepare(const CollectiveCall& call, uint64_t sequence);
   // After the match: moves whatever is left to move and writes the output.
   void finish(const CollectiveCall& call, shm::Operation& operation);
@@ -32,7 +34,8 @@ class Direct {
     bool reduces;       // what is read is combined; else each source has a part of the output
     bool gathers;
   };
-  // A buffer by rank of which a part [offset, offset + bytes) of every share is there, at `stride` from share to share.
+  // A buffer by rank of which a part [offset, offset + bytes) of every share is there, at `stride` from share
+  // to share.
   struct Stage {
     size_t offset;
     size_t bytes;
@@ -60,8 +63,8 @@ class Direct {
 
   shm::Group& group_;
   Arrivals& arrivals_;
-  uint64_t position_ = 0;       // in the ring, in bytes since the group began
-  uint64_t all_consumed_ = 0;   // cached minimum of the others' counters
+  uint64_t position_ = 0;                // in the ring, in bytes since the group began
+  uint64_t all_consumed_ = 0;            // cached minimum of the others' counters
   std::vector<const std::byte*> slots_;  // by rank: where `read` finds what was staged
   std::vector<std::byte*> outputs_;      // by rank: shared output buffers
   std::vector<const void*> sources_;

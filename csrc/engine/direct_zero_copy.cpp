@@ -29,7 +29,8 @@ bool Direct::zero_copy(const CollectiveCall& call, const Role& role, shm::Operat
     const size_t share = share_bytes(call);
     for (int rank = 0; rank < group_.ranks(); ++rank) {
       if (rank == group_.rank() || (role.from_root && rank != call.root)) continue;
-      // `read` expects what is personalised at `stride` from reader to reader: in the buffers that is a share.
+      // `read` expects what is personalised at `stride` from reader to reader: in the buffers that is a
+      // share.
       slots_[static_cast<size_t>(rank)] = shared_buffer(arrivals_.header(rank, sequence).input);
     }
     read(call, role, {.offset = 0, .bytes = share, .stride = share});
@@ -43,9 +44,9 @@ bool Direct::zero_copy(const CollectiveCall& call, const Role& role, shm::Operat
   return true;
 }
 
-// Pieces are reduced from all inputs into all outputs. With a core for each rank every rank takes its own slice, which
-// stays in its cache from call to call; otherwise whoever has a core claims the next piece, and a rank that is not
-// running is waited for by nobody.
+// Pieces are reduced from all inputs into all outputs. With a core for each rank every rank takes its own
+// slice, which stays in its cache from call to call; otherwise whoever has a core claims the next piece, and
+// a rank that is not running is waited for by nobody.
 void Direct::zero_copy_allreduce(const CollectiveCall& call, shm::Operation& operation) {
   const uint64_t sequence = operation.sequence;
   const auto ranks = static_cast<size_t>(group_.ranks());
@@ -63,7 +64,8 @@ void Direct::zero_copy_allreduce(const CollectiveCall& call, shm::Operation& ope
   const auto reduce_piece = [&](size_t piece) {
     const size_t begin = std::min(total, lines * piece / pieces * kLine);
     const size_t end = std::min(total, lines * (piece + 1) / pieces * kLine);
-    // Blocks small enough for the sources to stay in the first-level cache while all destinations are written.
+    // Blocks small enough for the sources to stay in the first-level cache while all destinations are
+    // written.
     for (size_t offset = begin; offset < end;) {
       const size_t bytes = std::min<size_t>(end - offset, 256 << 10);
       for (size_t rank = 0; rank < ranks; ++rank) {
@@ -85,8 +87,8 @@ void Direct::zero_copy_allreduce(const CollectiveCall& call, shm::Operation& ope
     }
     return;
   }
-  // The counters hold sequence * 2^32 + pieces, so that they need no reset: whoever comes first with a newer sequence
-  // number starts them anew.
+  // The counters hold sequence * 2^32 + pieces, so that they need no reset: whoever comes first with a newer
+  // sequence number starts them anew.
   shm::RankControl& counters = group_.control(0);
   auto& claimed = counters.claimed[sequence & 1].value;
   auto& completed = counters.completed[sequence & 1].value;

@@ -16,7 +16,8 @@ struct Span {
 };
 
 // Elements of `piece` that fall into the window, as an offset into the piece's own elements.
-Span part_of_piece(const Collective& collective, uint64_t elements, int piece, size_t window_begin, size_t window_length) {
+Span part_of_piece(const Collective& collective, uint64_t elements, int piece, size_t window_begin,
+                   size_t window_length) {
   const uint64_t begin = collective.piece_begin(piece, elements);
   const uint64_t length = collective.piece_begin(piece + 1, elements) - begin;
   const size_t from = std::min<uint64_t>(window_begin, length);
@@ -25,14 +26,15 @@ Span part_of_piece(const Collective& collective, uint64_t elements, int piece, s
 
 // The offset, in elements, of a piece in a rank's own input or output buffer.
 size_t buffer_offset(const Collective& collective, uint64_t elements, int piece, int index) {
-  // Pieces of one share are contiguous in both; shares are equally long, so the first `index` pieces of the buffer are
-  // as long as pieces 0..index of the logical buffer would be, share for share.
+  // Pieces of one share are contiguous in both; shares are equally long, so the first `index` pieces of the
+  // buffer are as long as pieces 0..index of the logical buffer would be, share for share.
   (void)piece;
   return collective.piece_begin(index, elements);
 }
 
 bool output_is_everything(CollectiveKind kind) {
-  return kind == CollectiveKind::AllReduce || kind == CollectiveKind::AllGather || kind == CollectiveKind::Broadcast;
+  return kind == CollectiveKind::AllReduce || kind == CollectiveKind::AllGather ||
+         kind == CollectiveKind::Broadcast;
 }
 
 }  // namespace
@@ -54,7 +56,8 @@ void Executor::run_in_output(const Plan& plan, const CollectiveCall& call) {
   const int rank = transport_.rank();
   if (call.input != nullptr) {
     const size_t share = call.count * size;
-    std::byte* target = output + (call.kind == CollectiveKind::AllGather ? static_cast<size_t>(rank) * share : 0);
+    std::byte* target =
+        output + (call.kind == CollectiveKind::AllGather ? static_cast<size_t>(rank) * share : 0);
     if (target != call.input) copy_bytes(target, call.input, share);
   }
   extents_.clear();
@@ -65,8 +68,8 @@ void Executor::run_in_output(const Plan& plan, const CollectiveCall& call) {
   move(plan.program, call.dtype, is_reduction(call.kind) ? call.op : Op::Sum);
 }
 
-// Everything else works in a bounded scratch, window by window: where a rank must hold partial results that its output
-// has no place for (reduce_scatter, gather, ...), and where the op travels in a wider dtype.
+// Everything else works in a bounded scratch, window by window: where a rank must hold partial results that
+// its output has no place for (reduce_scatter, gather, ...), and where the op travels in a wider dtype.
 void Executor::run_in_scratch(const Plan& plan, const CollectiveCall& call) {
   const Collective& collective = plan.schedule->collective;
   const bool reduces = is_reduction(call.kind);
@@ -101,7 +104,8 @@ void Executor::load(const Plan& plan, const CollectiveCall& call, Window window)
     const int index = collective.input_index(transport_.rank(), piece);
     if (index < 0) continue;
     const Span part = part_of_piece(collective, elements, piece, window.begin, window.length);
-    const auto* from = static_cast<const std::byte*>(call.input) + (buffer_offset(collective, elements, piece, index) + part.begin) * size;
+    const auto* from = static_cast<const std::byte*>(call.input) +
+                       (buffer_offset(collective, elements, piece, index) + part.begin) * size;
     if (is_reduction(call.kind) && wire_op(call.op) != call.op)
       widen(call.dtype, call.op, from, extents_[i].begin, part.length, call.factor, transport_.ranks());
     else
@@ -118,7 +122,8 @@ void Executor::store(const Plan& plan, const CollectiveCall& call, Window window
     const int index = collective.output_index(transport_.rank(), piece);
     if (index < 0) continue;
     const Span part = part_of_piece(collective, elements, piece, window.begin, window.length);
-    auto* to = static_cast<std::byte*>(call.output) + (buffer_offset(collective, elements, piece, index) + part.begin) * size;
+    auto* to = static_cast<std::byte*>(call.output) +
+               (buffer_offset(collective, elements, piece, index) + part.begin) * size;
     if (is_reduction(call.kind) && wire_op(call.op) != call.op)
       narrow(call.dtype, call.op, extents_[i].begin, to, part.length, transport_.ranks());
     else
@@ -156,7 +161,8 @@ bool Executor::progress(const Program& program, DType dtype, Op op) {
   for (size_t peer = 0; peer < program.sends.size(); ++peer) {
     advance(program.receives[peer], next_receive_[peer],
             [&](const Step& step, size_t index) { return receive_some(step, index, dtype, op); });
-    advance(program.sends[peer], next_send_[peer], [&](const Step& step, size_t index) { return send_some(step, index); });
+    advance(program.sends[peer], next_send_[peer],
+            [&](const Step& step, size_t index) { return send_some(step, index); });
   }
   return moved;
 }

@@ -37,8 +37,8 @@ class Executor {
   int awaited_peer(const Program& program) const;
 
   Transport& transport_;
-  std::vector<Extent> extents_;  // by piece of the program
-  std::vector<size_t> done_;     // by step, in bytes
+  std::vector<Extent> extents_;    // by piece of the program
+  std::vector<size_t> done_;       // by step, in bytes
   std::vector<size_t> next_send_;  // by peer: position in its list of steps
   std::vector<size_t> next_receive_;
   std::vector<std::byte> scratch_;

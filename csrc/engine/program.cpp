@@ -46,7 +46,8 @@ Program make_program(const Schedule& schedule, int rank) {
   program.receives.resize(static_cast<size_t>(schedule.ranks()));
   std::vector<PieceState> states(program.pieces.size());
   const auto local = [&](int32_t piece) {
-    return static_cast<int32_t>(std::lower_bound(program.pieces.begin(), program.pieces.end(), piece) - program.pieces.begin());
+    return static_cast<int32_t>(std::lower_bound(program.pieces.begin(), program.pieces.end(), piece) -
+                                program.pieces.begin());
   };
 
   const std::vector<Transfer> transfers = in_stream_order(schedule);
@@ -55,14 +56,20 @@ Program make_program(const Schedule& schedule, int rank) {
     while (end < transfers.size() && transfers[end].round == transfers[begin].round &&
            transfers[end].piece == transfers[begin].piece)
       ++end;
-    // All sends of one round and piece first: they read the state before the round, which the writes then change.
+    // All sends of one round and piece first: they read the state before the round, which the writes then
+    // change.
     for (const bool sends : {true, false}) {
       for (size_t i = begin; i < end; ++i) {
         const Transfer& t = transfers[i];
         if ((sends ? t.src : t.dst) != rank) continue;
         const auto index = static_cast<int32_t>(program.steps.size());
         const int32_t peer = sends ? t.dst : t.src;
-        Step step{.peer = peer, .piece = local(t.piece), .sends = sends, .action = t.action, .after_write = -1, .after_sends = {}};
+        Step step{.peer = peer,
+                  .piece = local(t.piece),
+                  .sends = sends,
+                  .action = t.action,
+                  .after_write = -1,
+                  .after_sends = {}};
         PieceState& state = states[static_cast<size_t>(step.piece)];
         step.after_write = state.last_write;
         if (sends) {
@@ -86,7 +93,8 @@ std::shared_ptr<const Plan> make_plan(std::shared_ptr<const Schedule> schedule, 
   auto plan = std::make_shared<Plan>();
   plan->program = make_program(*schedule, rank);
   plan->hash = schedule->hash() | 1;  // 0 means the direct path
-  for (const auto& pieces : touched_pieces(*schedule)) plan->most_pieces = std::max(plan->most_pieces, pieces.size());
+  for (const auto& pieces : touched_pieces(*schedule))
+    plan->most_pieces = std::max(plan->most_pieces, pieces.size());
   plan->schedule = std::move(schedule);
   return plan;
 }

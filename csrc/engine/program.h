@@ -1,4 +1,5 @@
-// A schedule as one rank sees it: what it sends and receives, in which order, and what each step must wait for.
+// A schedule as one rank sees it: what it sends and receives, in which order, and what each step must wait
+// for.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,21 +14,22 @@ struct Step {
   int32_t piece;  // index into Program::pieces
   bool sends;
   Action action;
-  // Dataflow, byte by byte within the piece: a step may not overtake these. A send follows the last write of earlier
-  // rounds; a write follows the write before it and all sends, of its own round too, that read what it overwrites.
-  int32_t after_write = -1;         // a step, or -1
+  // Dataflow, byte by byte within the piece: a step may not overtake these. A send follows the last write of
+  // earlier rounds; a write follows the write before it and all sends, of its own round too, that read what
+  // it overwrites.
+  int32_t after_write = -1;          // a step, or -1
   std::vector<int32_t> after_sends;  // writes only
 };
 
 struct Program {
-  std::vector<Step> steps;                   // by (round, piece), the order in which every stream carries them
-  std::vector<int32_t> pieces;               // the schedule's pieces that this rank touches, ascending
-  std::vector<std::vector<int32_t>> sends;   // by peer: steps in stream order
+  std::vector<Step> steps;                  // by (round, piece), the order in which every stream carries them
+  std::vector<int32_t> pieces;              // the schedule's pieces that this rank touches, ascending
+  std::vector<std::vector<int32_t>> sends;  // by peer: steps in stream order
   std::vector<std::vector<int32_t>> receives;
 };
 
-// Ordering streams by (round, piece) on both sides is what makes bounded streams free of deadlock: the earliest
-// unfinished (round, piece) only ever waits for itself, a few bytes earlier.
+// Ordering streams by (round, piece) on both sides is what makes bounded streams free of deadlock: the
+// earliest unfinished (round, piece) only ever waits for itself, a few bytes earlier.
 Program make_program(const Schedule& schedule, int rank);
 
 // A verified schedule with what execution needs of it, shared by all calls that use it.

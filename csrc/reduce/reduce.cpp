@@ -108,19 +108,9 @@ Kernels kernels;
                     std::string(name_of(dtype)) + ": " + hint);
 }
 
-void require_whole_factor(DType dtype, double factor) {
-  const bool fits = factor >= -0x1p63 && factor < 0x1p64;
-  if (fits && factor == std::trunc(factor)) return;
-  throw InvalidArgument("premul_sum of dtype " + std::string(name_of(dtype)) +
-                        " needs whole factors that fit 64 bits, got " + std::to_string(factor) +
-                        "; convert the array to a floating-point dtype for any other");
-}
-
 [[gnu::noinline]] void require_factors(DType dtype, size_t sources, const double* factors) {
   if (!factors) throw InvalidArgument("premul_sum needs one factor a source, got none");
-  if (is_integer(dtype)) {
-    for (size_t i = 0; i < sources; ++i) require_whole_factor(dtype, factors[i]);
-  }
+  for (size_t i = 0; i < sources; ++i) require_factor(dtype, factors[i]);
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void throw_bad_divisor(size_t sources, int divisor) {
@@ -195,6 +185,15 @@ DType wire_dtype(DType dtype, Op op) {
     default:
       return op == Op::Avg && is_integer(dtype) ? DType::Int64 : dtype;
   }
+}
+
+void require_factor(DType dtype, double factor) {
+  if (!is_integer(dtype)) return;
+  const bool fits = factor >= -0x1p63 && factor < 0x1p64;
+  if (fits && factor == std::trunc(factor)) return;
+  throw InvalidArgument("premul_sum of dtype " + std::string(name_of(dtype)) +
+                        " needs whole factors that fit 64 bits, got " + std::to_string(factor) +
+                        "; convert the array to a floating-point dtype for any other");
 }
 
 Op wire_op(Op op) {

@@ -1,5 +1,5 @@
-// What executing a schedule needs from whatever connects ranks: an ordered byte stream from each rank to each other.
-// Shared memory implements it inside a host; a network engine would between hosts.
+// What executing a schedule needs from whatever connects ranks: an ordered byte stream from each rank to each
+// other. Shared memory implements it inside a host; a network engine would between hosts.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -14,7 +14,8 @@ class Transport {
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
 
-  // Free space to write the next bytes for `destination` into; may be empty. `sent` hands over the first `bytes` of it.
+  // Free space to write the next bytes for `destination` into; may be empty. `sent` hands over the first
+  // `bytes` of it.
   virtual std::span<std::byte> send_space(int destination) = 0;
   virtual void sent(int destination, size_t bytes) = 0;
   // What has arrived from `source`; may be empty. `received` gives the first `bytes` of it back.
@@ -24,8 +25,9 @@ class Transport {
   virtual void align_send(int destination) = 0;
   virtual void align_receive(int source) = 0;
 
-  // Calls `progress` until it returns true, waiting in between until something may have changed. `peer`: a rank whose
-  // bytes or space are awaited; it is asked again after each wait. Throws as the engine's waits do.
+  // Calls `progress` until it returns true, waiting in between until something may have changed. `peer`: a
+  // rank whose bytes or space are awaited; it is asked again after each wait. Throws as the engine's waits
+  // do.
   virtual void wait(FunctionRef<bool()> progress, FunctionRef<int()> peer) = 0;
 };
 

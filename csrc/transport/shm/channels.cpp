@@ -5,7 +5,9 @@
 namespace pycoll::shm {
 namespace {
 constexpr uint64_t kAlignment = 64;
-uint64_t align(uint64_t position) { return (position + kAlignment - 1) / kAlignment * kAlignment; }
+uint64_t align(uint64_t position) {
+  return (position + kAlignment - 1) / kAlignment * kAlignment;
+}
 }  // namespace
 
 Channels::Channels(Group& group) : group_(group), capacity_(group.segment().layout().channel_bytes) {

@@ -24,9 +24,13 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, microseconds at_
   ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &limit, nullptr, 0);
 }
 
-void futex_wake(std::atomic<uint32_t>& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0); }
+void futex_wake(std::atomic<uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
 
-double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
+double seconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 std::string format_seconds(double value) {
   char text[32];
@@ -59,7 +63,9 @@ void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> read
 
   struct Waiting {
     std::atomic<int32_t>& word;
-    Waiting(std::atomic<int32_t>& word, int peer) : word(word) { word.store(peer + 1, std::memory_order_relaxed); }
+    Waiting(std::atomic<int32_t>& word, int peer) : word(word) {
+      word.store(peer + 1, std::memory_order_relaxed);
+    }
     ~Waiting() { word.store(0, std::memory_order_relaxed); }
   } waiting(mine().waiting_for, peer);
 
@@ -155,21 +161,28 @@ void Group::throw_if_failed() const {
 void Group::throw_failure() const {
   const GroupControl& group = segment_->group();
   // A reporter that died between the two stores leaves Writing for ever: do not read a half-written text.
-  for (int i = 0; i < 1000 && group.failure.load(std::memory_order_acquire) == FailureState::Writing; ++i) ::sched_yield();
+  for (int i = 0; i < 1000 && group.failure.load(std::memory_order_acquire) == FailureState::Writing; ++i)
+    ::sched_yield();
   std::string text = group.failure.load(std::memory_order_acquire) == FailureState::Set
                          ? group.failure_text
                          : "group '" + name_ + "' failed, and the rank that was to say why died";
-  if (group.failure_reporter != rank_) text += " [seen by rank " + std::to_string(group.failure_reporter) + ", told to rank " + std::to_string(rank_) + "]";
+  if (group.failure_reporter != rank_)
+    text += " [seen by rank " + std::to_string(group.failure_reporter) + ", told to rank " +
+            std::to_string(rank_) + "]";
   switch (group.failure_kind) {
-    case FailureKind::PeerLost: throw PeerLost(text);
-    case FailureKind::Timeout: throw Timeout(text);
-    case FailureKind::Aborted: break;
+    case FailureKind::PeerLost:
+      throw PeerLost(text);
+    case FailureKind::Timeout:
+      throw Timeout(text);
+    case FailureKind::Aborted:
+      break;
   }
   throw Aborted(text);
 }
 
 std::string Group::describe(const Operation& operation) const {
-  std::string text = "group '" + name_ + "', rank " + std::to_string(rank_) + ": " + std::string(operation.name);
+  std::string text =
+      "group '" + name_ + "', rank " + std::to_string(rank_) + ": " + std::string(operation.name);
   if (operation.sequence != 0) text += " #" + std::to_string(operation.sequence);
   return text + " of " + std::to_string(operation.bytes) + " bytes";
 }
@@ -177,9 +190,11 @@ std::string Group::describe(const Operation& operation) const {
 void Group::fail_lost(const Operation& operation, int peer) {
   const RankControl& other = control(peer);
   const bool left = other.state.load(std::memory_order_acquire) == RankState::Left;
-  std::string text = describe(operation) + ": rank " + std::to_string(peer) + " (pid " + std::to_string(other.pid) + ") ";
+  std::string text =
+      describe(operation) + ": rank " + std::to_string(peer) + " (pid " + std::to_string(other.pid) + ") ";
   text += left ? "has left the group" : "is gone: its process exited or was killed";
-  if (operation.started) text += ", noticed after waiting " + format_seconds(seconds(SteadyClock::now() - *operation.started));
+  if (operation.started)
+    text += ", noticed after waiting " + format_seconds(seconds(SteadyClock::now() - *operation.started));
   text += ". The group is no longer usable; look at that rank's own output for the cause.";
   fail(FailureKind::PeerLost, text);
   throw_failure();

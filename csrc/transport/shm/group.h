@@ -17,12 +17,14 @@ struct Operation {
   uint64_t sequence = 0;
   uint64_t bytes = 0;
   std::chrono::nanoseconds timeout{};
-  std::optional<SteadyClock::time_point> started;   // set by the first wait that is not over at once
-  std::optional<SteadyClock::time_point> deadline;  // an earlier one than started + timeout, of a caller of wait()
+  std::optional<SteadyClock::time_point> started;  // set by the first wait that is not over at once
+  std::optional<SteadyClock::time_point>
+      deadline;  // an earlier one than started + timeout, of a caller of wait()
 };
 
-// How long a rank waits in which way before it sleeps. Spinning wins while every rank has a core of its own; with more
-// ranks than cores it keeps the awaited rank from running, and yielding wins; sleeping is kind to everyone else.
+// How long a rank waits in which way before it sleeps. Spinning wins while every rank has a core of its own;
+// with more ranks than cores it keeps the awaited rank from running, and yielding wins; sleeping is kind to
+// everyone else.
 struct Patience {
   int spins;
   int yields;
@@ -59,13 +61,14 @@ class Group {
     wake_sleepers();
   }
   void wake_sleepers() {
-    // Orders the store above before the load below; pairs with the fence a sleeper takes before its last look.
+    // Orders the store above before the load below; pairs with the fence a sleeper takes before its last
+    // look.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (segment_->group().sleepers.load(std::memory_order_relaxed) != 0) ring_doorbells();
   }
 
-  // Returns once ready() is true. `peer`: the rank waited for, -1: any of them. Throws PeerLost when that rank is gone
-  // and ready() stays false, Timeout at the operation's deadline, or what ended the group.
+  // Returns once ready() is true. `peer`: the rank waited for, -1: any of them. Throws PeerLost when that
+  // rank is gone and ready() stays false, Timeout at the operation's deadline, or what ended the group.
   template <class Ready>
   void wait(Operation& operation, int peer, Ready&& ready) {
     for (int i = 0; i < patience_.spins; ++i) {

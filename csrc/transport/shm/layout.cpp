@@ -4,7 +4,9 @@
 
 namespace pycoll::shm {
 namespace {
-constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr size_t round_up(size_t value, size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 }  // namespace
 
 Layout::Layout(int ranks) : ranks(ranks) {
@@ -14,8 +16,8 @@ Layout::Layout(int ranks) : ranks(ranks) {
   small_at = round_up(channels_at + sizeof(ChannelCounters) * static_cast<size_t>(ranks), kPage);
   staging_at = small_at + 2 * kSmallSlot;
   channel_data_at = staging_at + kStagingRing;
-  // An odd number of pages, plus a few lines: equal offsets in different ranks' areas must not fall on the same
-  // cache sets (measured at six times slower when they do).
+  // An odd number of pages, plus a few lines: equal offsets in different ranks' areas must not fall on the
+  // same cache sets (measured at six times slower when they do).
   stride = round_up(channel_data_at + channel_bytes * peers, kPage);
   if (stride / kPage % 2 == 0) stride += kPage;
   stride += 17 * kCacheLine;

@@ -20,10 +20,10 @@ namespace pycoll::shm {
 
 inline constexpr size_t kCacheLine = 64;
 inline constexpr size_t kPage = 4096;
-inline constexpr size_t kInlinePayload = 40;         // beside the sequence number, in one cache line
-inline constexpr size_t kSmallSlot = 16 << 10;       // two a rank, by parity of the sequence number
-inline constexpr size_t kStagingRing = 2 << 20;      // a rank; chunks of the direct path
-inline constexpr size_t kChannelArea = 1 << 20;      // a rank; its outgoing channels share it
+inline constexpr size_t kInlinePayload = 40;     // beside the sequence number, in one cache line
+inline constexpr size_t kSmallSlot = 16 << 10;   // two a rank, by parity of the sequence number
+inline constexpr size_t kStagingRing = 2 << 20;  // a rank; chunks of the direct path
+inline constexpr size_t kChannelArea = 1 << 20;  // a rank; its outgoing channels share it
 inline constexpr int kHeapShift = 40;
 
 // Where a buffer lies in its rank's heap; length 0: it does not lie there.
@@ -48,8 +48,8 @@ struct CallHeader {
   char algorithm[29] = {};
 };
 
-// The word every collective starts with. Slot `sequence & 1`: a rank writes sequence s+2 only after all have written
-// s+1, hence after all have read s, so two slots need no acknowledgement.
+// The word every collective starts with. Slot `sequence & 1`: a rank writes sequence s+2 only after all have
+// written s+1, hence after all have read s, so two slots need no acknowledgement.
 struct alignas(kCacheLine) ArrivalLine {
   std::atomic<uint64_t> sequence;
   uint64_t signature;
@@ -65,8 +65,9 @@ struct alignas(kCacheLine) CounterLine {
 enum class RankState : uint32_t { Absent, Alive, Left, Dead };
 
 struct RankControl {
-  // Held by a thread of the rank for as long as the group lives. Robust: when the process dies the kernel marks it, and
-  // the next rank that tries it knows. No socket or pid is watched, so forked children and containers change nothing.
+  // Held by a thread of the rank for as long as the group lives. Robust: when the process dies the kernel
+  // marks it, and the next rank that tries it knows. No socket or pid is watched, so forked children and
+  // containers change nothing.
   alignas(kCacheLine) pthread_mutex_t alive;
   alignas(kCacheLine) std::atomic<RankState> state;
   int32_t pid;
@@ -79,7 +80,7 @@ struct RankControl {
   CounterLine reduced;     // own slice reduced up to here
   CounterLine consumed;    // all that this rank reads of the others' rings is read up to here
   CounterLine finished;    // sequence number of the last zero-copy collective done with others' buffers
-  CounterLine claimed[2];    // rank 0's only: zero-copy pieces handed out / completed, by parity
+  CounterLine claimed[2];  // rank 0's only: zero-copy pieces handed out / completed, by parity
   CounterLine completed[2];
 };
 

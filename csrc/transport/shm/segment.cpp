@@ -48,8 +48,10 @@ std::byte* Segment::map_heap(uint64_t offset, size_t length) {
   const std::lock_guard lock(heap_mutex_);
   const auto found = heap_.find(offset);
   if (found != heap_.end() && found->second.length >= length) return found->second.address;
-  void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), static_cast<off_t>(offset));
-  if (address == MAP_FAILED) throw Error(system_error("cannot map a shared buffer of " + std::to_string(length) + " bytes"));
+  void* address =
+      ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), static_cast<off_t>(offset));
+  if (address == MAP_FAILED)
+    throw Error(system_error("cannot map a shared buffer of " + std::to_string(length) + " bytes"));
   if (found != heap_.end()) ::munmap(found->second.address, found->second.length);
   heap_[offset] = {static_cast<std::byte*>(address), length};
   return static_cast<std::byte*>(address);
@@ -64,7 +66,8 @@ void Segment::unmap_heap(uint64_t offset) {
 }
 
 void Segment::release_pages(uint64_t offset, size_t length) {
-  ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
+  ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(length));
 }
 
 namespace {

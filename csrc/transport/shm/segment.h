@@ -1,5 +1,6 @@
-// A group's shared memory: one anonymous file, passed from rank 0 to the others over a Unix socket. It has no name
-// anywhere, so nothing stays behind after a kill, two jobs never meet, and the size of /dev/shm does not matter.
+// A group's shared memory: one anonymous file, passed from rank 0 to the others over a Unix socket. It has no
+// name anywhere, so nothing stays behind after a kill, two jobs never meet, and the size of /dev/shm does not
+// matter.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +31,8 @@ class Segment {
   std::byte* area(int rank) const { return base_ + layout_.rank_at(rank); }
   RankControl& control(int rank) const { return *reinterpret_cast<RankControl*>(area(rank)); }
 
-  // Maps a range of the file outside the fixed part; mapped once however often it is asked for, until unmapped.
-  // A range may grow: the greatest length asked for at a base counts.
+  // Maps a range of the file outside the fixed part; mapped once however often it is asked for, until
+  // unmapped. A range may grow: the greatest length asked for at a base counts.
   std::byte* map_heap(uint64_t offset, size_t length);
   void unmap_heap(uint64_t offset);
   void release_pages(uint64_t offset, size_t length);  // gives the memory back; the content is lost
@@ -53,8 +54,8 @@ class SegmentServer {
  public:
   explicit SegmentServer(std::shared_ptr<Segment> segment);
   const std::string& name() const { return name_; }
-  // Hands the segment to each rank of 1..ranks-1 that is not `served` yet, until `deadline`. Only processes of this
-  // user are served. Throws Timeout naming the ranks that did not come.
+  // Hands the segment to each rank of 1..ranks-1 that is not `served` yet, until `deadline`. Only processes
+  // of this user are served. Throws Timeout naming the ranks that did not come.
   void serve(std::vector<bool> served, SteadyClock::time_point deadline, const std::string& group);
 
  private:

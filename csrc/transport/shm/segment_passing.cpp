@@ -49,7 +49,8 @@ FileDescriptor new_socket() {
 
 bool wait_for(int fd, short events, SteadyClock::time_point deadline) {
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
     if (left <= 0) return false;
     pollfd request{fd, events, 0};
     const int ready = ::poll(&request, 1, static_cast<int>(std::min<int64_t>(left, 1000)));
@@ -79,7 +80,8 @@ void send_descriptor(int socket, int file) {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &file, sizeof file);
   if (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0)
-    throw PeerLost(std::string("a rank went away while it was being given the shared segment: ") + std::strerror(errno));
+    throw PeerLost(std::string("a rank went away while it was being given the shared segment: ") +
+                   std::strerror(errno));
 }
 
 FileDescriptor receive_descriptor(int socket) {
@@ -109,19 +111,21 @@ SegmentServer::SegmentServer(std::shared_ptr<Segment> segment)
   remember_segment(name_, segment_);
 }
 
-void SegmentServer::serve(std::vector<bool> served, SteadyClock::time_point deadline, const std::string& group) {
+void SegmentServer::serve(std::vector<bool> served, SteadyClock::time_point deadline,
+                          const std::string& group) {
   while (std::find(served.begin(), served.end(), false) != served.end()) {
     if (!wait_for(listener_.get(), POLLIN, deadline)) {
       std::string missing;
       for (size_t rank = 0; rank < served.size(); ++rank)
         if (!served[rank]) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-      throw Timeout("group '" + group + "': timed out while connecting; rank 0 never heard from rank(s) " + missing +
-                    ". Check that they are running, or give a longer timeout.");
+      throw Timeout("group '" + group + "': timed out while connecting; rank 0 never heard from rank(s) " +
+                    missing + ". Check that they are running, or give a longer timeout.");
     }
     const FileDescriptor peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!peer || !same_user(peer.get())) continue;
     int32_t rank = -1;
-    if (!wait_for(peer.get(), POLLIN, std::min(deadline, SteadyClock::now() + std::chrono::seconds(5)))) continue;
+    if (!wait_for(peer.get(), POLLIN, std::min(deadline, SteadyClock::now() + std::chrono::seconds(5))))
+      continue;
     if (::recv(peer.get(), &rank, sizeof rank, MSG_DONTWAIT) != sizeof rank) continue;
     if (rank < 1 || rank >= static_cast<int32_t>(served.size())) continue;
     send_descriptor(peer.get(), segment_->file());
@@ -129,28 +133,31 @@ void SegmentServer::serve(std::vector<bool> served, SteadyClock::time_point dead
   }
 }
 
-std::shared_ptr<Segment> fetch_segment(const std::string& name, int rank, int ranks, SteadyClock::time_point deadline,
-                                       const std::string& group) {
+std::shared_ptr<Segment> fetch_segment(const std::string& name, int rank, int ranks,
+                                       SteadyClock::time_point deadline, const std::string& group) {
   const Address address(name);
   const FileDescriptor socket = new_socket();
   while (::connect(socket.get(), address.get(), address.length) != 0) {
     // EAGAIN: the listener's queue is full. Anything else: nobody listens any more.
     if (errno != EAGAIN && errno != EINTR)
-      throw PeerLost("group '" + group + "': rank 0 went away while rank " + std::to_string(rank) + " was connecting (" +
-                     std::strerror(errno) + ")");
+      throw PeerLost("group '" + group + "': rank 0 went away while rank " + std::to_string(rank) +
+                     " was connecting (" + std::strerror(errno) + ")");
     if (SteadyClock::now() > deadline)
-      throw Timeout("group '" + group + "': rank " + std::to_string(rank) + " timed out while connecting to rank 0");
+      throw Timeout("group '" + group + "': rank " + std::to_string(rank) +
+                    " timed out while connecting to rank 0");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const int32_t hello = rank;
   if (::send(socket.get(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
-    throw PeerLost("group '" + group + "': rank 0 went away while rank " + std::to_string(rank) + " was connecting");
+    throw PeerLost("group '" + group + "': rank 0 went away while rank " + std::to_string(rank) +
+                   " was connecting");
   if (!wait_for(socket.get(), POLLIN, deadline))
     throw Timeout("group '" + group + "': rank " + std::to_string(rank) +
                   " timed out waiting for rank 0 to hand over the shared segment");
   FileDescriptor file = receive_descriptor(socket.get());
   if (!file)
-    throw PeerLost("group '" + group + "': rank 0 closed the connection before it handed over the shared segment to rank " +
+    throw PeerLost("group '" + group +
+                   "': rank 0 closed the connection before it handed over the shared segment to rank " +
                    std::to_string(rank) + " (it died, or runs as another user)");
   return std::make_shared<Segment>(std::move(file), ranks);
 }

@@ -1,0 +1,277 @@
+#include "engine/shm_communicator.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+#include "algorithms/registry.h"
+#include "schedule/verify.h"
+
+namespace pycoll {
+namespace {
+
+constexpr std::string_view kDirect = "direct";
+
+// Whether the call moves data into or out of this rank, hence needs the pointer.
+bool needs_input(const CollectiveCall& call, int rank) {
+  if (call.count == 0 || call.kind == CollectiveKind::Barrier) return false;
+  return rank == call.root ||
+         (call.kind != CollectiveKind::Broadcast && call.kind != CollectiveKind::Scatter);
+}
+
+bool needs_output(const CollectiveCall& call, int rank) {
+  if (call.count == 0 || call.kind == CollectiveKind::Barrier) return false;
+  return rank == call.root || (call.kind != CollectiveKind::Reduce && call.kind != CollectiveKind::Gather);
+}
+
+// What of a call is not of its kind must not make ranks differ.
+CollectiveCall normalized(CollectiveCall call) {
+  if (!is_reduction(call.kind)) call.op = Op::Sum;
+  if (!is_rooted(call.kind)) call.root = 0;
+  if (call.kind == CollectiveKind::Barrier) {
+    call.count = 0;
+    call.dtype = DType::UInt8;
+  }
+  return call;
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> Communicator::create(int rank, int ranks, const AllGatherBytes& all_gather,
+                                                   CommunicatorOptions options) {
+  std::shared_ptr<ShmCommunicator> communicator;
+  std::exception_ptr failure;
+  std::string text;
+  try {
+    communicator =
+        std::make_shared<ShmCommunicator>(rank, ranks, join_group(rank, ranks, all_gather, options), options);
+    communicator->start();
+  } catch (const std::exception& error) {
+    failure = std::current_exception();
+    text = error.what();
+  }
+  try {
+    confirm_group(rank, all_gather, options, text);
+  } catch (...) {
+    if (communicator) communicator->close();
+    if (!failure) throw;
+  }
+  if (failure) std::rethrow_exception(failure);
+  return communicator;
+}
+
+ShmCommunicator::ShmCommunicator(int rank, int ranks, Bootstrapped bootstrapped, CommunicatorOptions options)
+    : options_(std::move(options)),
+      group_(std::move(bootstrapped.segment), rank, ranks, options_.group, bootstrapped.patience),
+      arrivals_(group_),
+      direct_(group_, arrivals_),
+      channels_(group_),
+      executor_(channels_),
+      heap_(group_),
+      queue_(std::make_shared<WorkQueue>([this] {
+        group_.fail(
+            shm::FailureKind::Timeout,
+            "group '" + group_.name() + "', rank " + std::to_string(group_.rank()) +
+                ": a wait() timed out before its collective was complete. The group is no longer usable.");
+      })),
+      point_to_point_(std::make_unique<PointToPoint>(group_, heap_)),
+      timeout_(options_.timeout.count()),
+      process_(::getpid()) {}
+
+void ShmCommunicator::start() {
+  std::mutex mutex;
+  std::condition_variable entered;
+  bool in = false;
+  // The thread keeps the group alive, not the other way round: it must be able to outlast a close() that
+  // could not wait.
+  std::thread([self = shared_from_this(), &mutex, &entered, &in] {
+    self->group_.enter();
+    {
+      const std::lock_guard lock(mutex);
+      in = true;
+      entered.notify_one();
+    }
+    self->queue_->serve();
+    self->group_.leave();
+    self->served_.set_value();
+  }).detach();
+  std::unique_lock lock(mutex);
+  entered.wait(lock, [&] { return in; });
+}
+
+ShmCommunicator::~ShmCommunicator() = default;
+
+void ShmCommunicator::close() {
+  // A forked child has the object but not the thread, and is not the rank.
+  if (closed_.exchange(true) || ::getpid() != process_) return;
+  const auto error = std::make_exception_ptr(
+      Aborted("group '" + group_.name() + "': closed by this rank before the operation was complete"));
+  point_to_point_->stop(error);
+  queue_->stop(error);
+  // Not from the group's own thread, and not for ever: that thread may be in a callback that waits for this
+  // caller.
+  served_.get_future().wait_for(std::chrono::seconds(1));
+}
+
+void ShmCommunicator::throw_if_closed() const {
+  if (closed_.load(std::memory_order_relaxed))
+    throw InvalidArgument("group '" + group_.name() + "': this communicator is closed; make a new one");
+}
+
+void ShmCommunicator::check(const CollectiveCall& call) const {
+  const auto complain = [&](const std::string& what) {
+    throw InvalidArgument("group '" + group_.name() + "', rank " + std::to_string(rank()) + ": " +
+                          std::string(name_of(call.kind)) + " " + what);
+  };
+  if (is_rooted(call.kind) && (call.root < 0 || call.root >= ranks()))
+    complain("with root " + std::to_string(call.root) + "; the group has ranks 0 to " +
+             std::to_string(ranks() - 1));
+  if (call.input == nullptr && needs_input(call, rank())) complain("needs an input buffer on this rank");
+  if (call.output == nullptr && needs_output(call, rank())) complain("needs an output buffer on this rank");
+  if (call.dtype == DType::Int128) complain("has no dtype int128");
+  if (is_reduction(call.kind)) {
+    require_supported(call.dtype, call.op);
+    if (call.op == Op::PremulSum) require_factor(call.dtype, call.factor);
+  }
+}
+
+std::shared_ptr<const Plan> ShmCommunicator::plan_for(const CollectiveCall& call) {
+  const std::lock_guard lock(plans_mutex_);
+  if (call.schedule) {
+    auto& plan = own_plans_[call.schedule.get()];
+    if (!plan || plan->schedule != call.schedule) {
+      const Collective& collective = call.schedule->collective;
+      if (collective.kind != call.kind || collective.ranks != ranks() ||
+          (is_rooted(call.kind) && collective.root != call.root))
+        throw InvalidArgument(
+            "group '" + group_.name() + "': the schedule is for " + std::string(name_of(collective.kind)) +
+            " of " + std::to_string(collective.ranks) + " ranks, root " + std::to_string(collective.root) +
+            "; the call is " + std::string(name_of(call.kind)) + " of " + std::to_string(ranks()) +
+            " ranks, root " + std::to_string(call.root));
+      verify(*call.schedule);
+      plan = make_plan(call.schedule, rank());
+    }
+    return plan;
+  }
+  auto& plan = plans_[{call.kind, call.algorithm, call.pieces, call.root}];
+  if (!plan) {
+    auto schedule = std::make_shared<Schedule>(
+        build(call.algorithm,
+              {.kind = call.kind, .ranks = ranks(), .pieces = call.pieces, .root = call.root, .params = {}}));
+    verify(*schedule);
+    plan = make_plan(std::move(schedule), rank());
+  }
+  return plan;
+}
+
+std::shared_ptr<const Plan> ShmCommunicator::prepare(const CollectiveCall& call) {
+  throw_if_closed();
+  check(call);
+  if (!call.schedule && (call.algorithm.empty() || (call.algorithm == kDirect && call.pieces == 0)))
+    return nullptr;
+  return plan_for(call);
+}
+
+void ShmCommunicator::run(const CollectiveCall& given) {
+  const CollectiveCall call = normalized(given);
+  const std::shared_ptr<const Plan> plan = prepare(call);
+  queue_->run([&](const Deadline& deadline) { execute(call, plan.get(), deadline); });
+}
+
+std::shared_ptr<Work> ShmCommunicator::submit(const CollectiveCall& given) {
+  CollectiveCall call = normalized(given);
+  std::shared_ptr<const Plan> plan = prepare(call);
+  return queue_->submit([this, call = std::move(call), plan = std::move(plan)](const Deadline& deadline) {
+    execute(call, plan.get(), deadline);
+  });
+}
+
+void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline) {
+  group_.throw_if_failed();
+  const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
+  sequence_.store(sequence, std::memory_order_relaxed);
+
+  const size_t bytes = call.count * size_of(call.dtype);
+  const auto shares = static_cast<size_t>(ranks());
+  const bool many_in = call.kind == CollectiveKind::ReduceScatter || call.kind == CollectiveKind::Scatter ||
+                       call.kind == CollectiveKind::AllToAll;
+  shm::CallHeader& header = arrivals_.header(sequence);
+  header.sequence = sequence;
+  header.count = call.count;
+  header.schedule_hash = plan != nullptr ? plan->hash : 0;
+  header.factor = call.factor;
+  header.input = heap_.locate(call.input, many_in ? bytes * shares : bytes);
+  header.output =
+      call.kind == CollectiveKind::AllReduce ? heap_.locate(call.output, bytes) : shm::HeapRange{};
+  header.root = call.root;
+  header.kind = call.kind;
+  header.dtype = call.dtype;
+  header.op = call.op;
+  const std::string_view algorithm = plan != nullptr ? std::string_view(plan->schedule->algorithm) : kDirect;
+  header.algorithm[algorithm.copy(header.algorithm, sizeof header.algorithm - 1)] = '\0';
+
+  shm::Operation operation{
+      .name = name_of(call.kind),
+      .sequence = sequence,
+      .bytes = bytes,
+      .timeout = call.timeout ? *call.timeout : Nanoseconds(timeout_.load(std::memory_order_relaxed)),
+      .started = {},
+      .deadline = deadline};
+  if (plan == nullptr) direct_.prepare(call, sequence);
+  arrivals_.announce(sequence);
+  arrivals_.match(operation);
+  if (plan == nullptr) {
+    direct_.finish(call, operation);
+  } else if (call.count != 0) {
+    channels_.begin(operation);
+    executor_.run(*plan, call);
+  }
+}
+
+std::shared_ptr<Work> ShmCommunicator::send(const void* data, size_t bytes, int destination, uint64_t tag,
+                                            std::optional<Nanoseconds> timeout) {
+  throw_if_closed();
+  group_.throw_if_failed();
+  if (destination < 0 || destination >= ranks() || destination == rank())
+    throw InvalidArgument("group '" + group_.name() + "', rank " + std::to_string(rank()) +
+                          ": cannot send to rank " + std::to_string(destination));
+  return point_to_point_->send(data, bytes, destination, tag, timeout.value_or(Nanoseconds(timeout_.load())));
+}
+
+std::shared_ptr<Work> ShmCommunicator::recv(void* data, size_t bytes, int source, uint64_t tag,
+                                            std::optional<Nanoseconds> timeout, int* source_out) {
+  throw_if_closed();
+  group_.throw_if_failed();
+  if (source < -1 || source >= ranks() || source == rank())
+    throw InvalidArgument("group '" + group_.name() + "', rank " + std::to_string(rank()) +
+                          ": cannot receive from rank " + std::to_string(source));
+  return point_to_point_->recv(data, bytes, source, tag, timeout.value_or(Nanoseconds(timeout_.load())),
+                               source_out);
+}
+
+void* ShmCommunicator::allocate(size_t bytes) {
+  throw_if_closed();
+  return heap_.allocate(bytes);
+}
+
+MemoryReport ShmCommunicator::memory() const {
+  return {.shared_bytes = group_.segment().layout().stride,
+          .private_bytes = executor_.scratch_bytes(),
+          .allocated_bytes = heap_.allocated_bytes()};
+}
+
+std::vector<ArrivalRecord> ShmCommunicator::arrivals() const {
+  return arrivals_.records();
+}
+
+std::string ShmCommunicator::chosen_algorithm(const CollectiveCall& call) const {
+  if (call.schedule) return call.schedule->algorithm;
+  return call.algorithm.empty() ? std::string(kDirect) : call.algorithm;
+}
+
+void ShmCommunicator::abort(const std::string& reason) {
+  group_.fail(shm::FailureKind::Aborted,
+              "group '" + group_.name() + "' was aborted by rank " + std::to_string(rank()) + ": " + reason);
+}
+
+}  // namespace pycoll

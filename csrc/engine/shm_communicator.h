@@ -1,0 +1,84 @@
+// The engine of a group whose ranks all live on one host.
+#pragma once
+#include <sys/types.h>
+
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "engine/arrivals.h"
+#include "engine/bootstrap.h"
+#include "engine/communicator.h"
+#include "engine/direct.h"
+#include "engine/executor.h"
+#include "engine/heap.h"
+#include "engine/point_to_point.h"
+#include "engine/program.h"
+#include "engine/work_queue.h"
+#include "transport/shm/channels.h"
+
+namespace pycoll {
+
+class ShmCommunicator final : public Communicator, public std::enable_shared_from_this<ShmCommunicator> {
+ public:
+  ShmCommunicator(int rank, int ranks, Bootstrapped bootstrapped, CommunicatorOptions options);
+  ~ShmCommunicator() override;
+  void start();  // starts the group's own thread; returns once the rank is in the group
+
+  int rank() const override { return group_.rank(); }
+  int ranks() const override { return group_.ranks(); }
+  const CommunicatorOptions& options() const override { return options_; }
+  void run(const CollectiveCall& call) override;
+  std::shared_ptr<Work> submit(const CollectiveCall& call) override;
+  std::shared_ptr<Work> send(const void* data, size_t bytes, int destination, uint64_t tag,
+                             std::optional<Nanoseconds> timeout) override;
+  std::shared_ptr<Work> recv(void* data, size_t bytes, int source, uint64_t tag,
+                             std::optional<Nanoseconds> timeout, int* source_out) override;
+  void* allocate(size_t bytes) override;
+  void deallocate(void* buffer) override { heap_.deallocate(buffer); }
+  void set_timeout(Nanoseconds timeout) override { timeout_.store(timeout.count()); }
+  uint64_t sequence() const override { return sequence_.load(std::memory_order_relaxed); }
+  MemoryReport memory() const override;
+  std::vector<ArrivalRecord> arrivals() const override;
+  std::string chosen_algorithm(const CollectiveCall& call) const override;
+  void abort(const std::string& reason) override;
+  void close() override;
+
+ private:
+  struct PlanKey {
+    CollectiveKind kind;
+    std::string algorithm;
+    int pieces;
+    int root;
+    auto operator<=>(const PlanKey&) const = default;
+  };
+
+  // Throws InvalidArgument or Unsupported; gives the plan, null for the direct path.
+  std::shared_ptr<const Plan> prepare(const CollectiveCall& call);
+  std::shared_ptr<const Plan> plan_for(const CollectiveCall& call);
+  void check(const CollectiveCall& call) const;
+  void throw_if_closed() const;
+  void execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline);
+
+  CommunicatorOptions options_;
+  shm::Group group_;
+  Arrivals arrivals_;
+  Direct direct_;
+  shm::Channels channels_;
+  Executor executor_;
+  Heap heap_;
+  std::shared_ptr<WorkQueue> queue_;
+  std::unique_ptr<PointToPoint> point_to_point_;
+  std::atomic<int64_t> timeout_;
+  std::atomic<uint64_t> sequence_{0};
+  mutable std::mutex plans_mutex_;
+  std::map<PlanKey, std::shared_ptr<const Plan>> plans_;
+  std::map<const Schedule*, std::shared_ptr<const Plan>> own_plans_;  // of schedules that callers brought
+  std::atomic<bool> closed_{false};
+  std::promise<void> served_;
+  pid_t process_;
+};
+
+}  // namespace pycoll
