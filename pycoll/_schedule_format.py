@@ -51,7 +51,7 @@ def rows_of(transfers: Transfers) -> npt.NDArray[np.int32]:
 
 def _row(index: int, transfer: object) -> tuple[int, ...]:
     try:
-        values = tuple(transfer)  # type: ignore[arg-type]
+        values: tuple[Any, ...] = tuple(transfer)  # type: ignore[arg-type]
     except TypeError:
         values = ()
     if isinstance(transfer, str) or len(values) != len(FIELDS):
