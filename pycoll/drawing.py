@@ -41,7 +41,7 @@ _LABEL_HEIGHT = 0.52
 class _Message:
     """The pieces that one rank sends another in one round with one action: one arrow."""
 
-    round: int
+    column: int  # index of the round among those that have transfers
     src: int
     dst: int
     reduce: bool
@@ -67,30 +67,32 @@ def draw_schedule(
             "drawing a schedule needs matplotlib, which is not installed: pip install matplotlib"
         ) from None
 
-    messages = _messages(schedule)
-    layout = _Layout(schedule, messages)
+    _require_indices_in_range(schedule)
+    rounds, messages = _messages(schedule)
+    layout = _Layout(len(rounds), messages)
     figure = Figure(layout="constrained")
     axes = figure.subplots()
     colour = _colour_of_piece(schedule.pieces)
-    if (
+    detailed = (
         schedule.ranks <= _DETAILED_RANKS
         and len(messages) <= _DETAILED_MESSAGES
         and layout.width <= _DETAILED_WIDTH
-    ):
+    )
+    bars = not detailed and len(rounds) > _ARROWS_ROUNDS
+    if detailed:
         figure.set_size_inches(1.0 + 0.36 * layout.width, 1.7 + 0.36 * schedule.ranks)
-        _draw_grid(axes, schedule, layout.begin, every_rank=True)
+        _draw_grid(axes, schedule.ranks, rounds, layout.begin, every_rank=True)
         _draw_detailed(axes, messages, layout, colour)
     else:
-        per_round = 0.3 if schedule.rounds <= _ARROWS_ROUNDS else 0.11
-        height = min(
-            12.0, max(4.0, 1.7 + (0.16 if schedule.rounds <= _ARROWS_ROUNDS else 0.1) * schedule.ranks)
+        width, height = (0.11, 0.1) if bars else (0.3, 0.16)
+        figure.set_size_inches(
+            min(40.0, max(7.0, 1.5 + width * len(rounds))), min(12.0, max(4.0, 1.7 + height * schedule.ranks))
         )
-        figure.set_size_inches(min(40.0, max(7.0, 1.5 + per_round * schedule.rounds)), height)
-        _draw_grid(axes, schedule, np.arange(schedule.rounds + 1.0), every_rank=False)
-        draw = _draw_arrows if schedule.rounds <= _ARROWS_ROUNDS else _draw_bars
+        _draw_grid(axes, schedule.ranks, rounds, np.arange(max(len(rounds), 1) + 1.0), every_rank=False)
+        draw = _draw_bars if bars else _draw_arrows
         draw(axes, messages, colour)
     _draw_title(axes, schedule)
-    _draw_legend(figure, schedule)
+    _draw_legend(figure, schedule, bars)
     if schedule.pieces > len(_PALETTE):
         _draw_colour_bar(figure, axes, schedule.pieces)
     if path is not None:
@@ -113,26 +115,41 @@ def _ranges(pieces: tuple[int, ...]) -> str:
     return ",".join(texts) if len(texts) <= 3 else f"{texts[0]}…{texts[-1]}"
 
 
-def _messages(schedule: _core.Schedule) -> list[_Message]:
+def _require_indices_in_range(schedule: _core.Schedule) -> None:
+    """A wrong schedule may be drawn, to see why it is wrong, but not one that names what does not exist."""
+    transfers = schedule.transfers
+    within = (transfers["src"] >= 0) & (transfers["src"] < schedule.ranks)
+    within &= (transfers["dst"] >= 0) & (transfers["dst"] < schedule.ranks)
+    within &= (transfers["piece"] >= 0) & (transfers["piece"] < schedule.pieces)
+    if not within.all():
+        _core.verify(schedule)  # raises, naming the transfer
+
+
+def _messages(schedule: _core.Schedule) -> tuple[list[int], list[_Message]]:
+    """The rounds that have transfers, and the messages, each with the index of its round among those."""
+    numbers, columns = np.unique(schedule.transfers["round"], return_inverse=True)
     grouped: dict[tuple[int, int, int, bool], list[int]] = {}
-    for round_, src, dst, piece, reduce in schedule.transfers.tolist():
-        grouped.setdefault((round_, src, dst, reduce), []).append(piece)
-    return [_Message(*key, tuple(sorted(pieces))) for key, pieces in sorted(grouped.items())]
+    for column, (_, src, dst, piece, reduce) in zip(
+        columns.tolist(), schedule.transfers.tolist(), strict=True
+    ):
+        grouped.setdefault((column, src, dst, reduce), []).append(piece)
+    messages = [_Message(*key, tuple(sorted(pieces))) for key, pieces in sorted(grouped.items())]
+    return numbers.tolist(), messages
 
 
 class _Layout:
     """Where each round lies: room for arrows to run, then for the labels of its busiest receiver."""
 
-    def __init__(self, schedule: _core.Schedule, messages: list[_Message]) -> None:
+    def __init__(self, rounds: int, messages: list[_Message]) -> None:
         labels: dict[tuple[int, int], float] = {}
-        arrows = np.zeros(max(schedule.rounds, 1))
+        arrows = np.zeros(max(rounds, 1))
         for message in messages:
-            cell = (message.round, message.dst)
+            cell = (message.column, message.dst)
             labels[cell] = labels.get(cell, _GAP) + message.width + _GAP
-            arrows[message.round] += 1
+            arrows[message.column] += 1
         room = np.zeros(len(arrows))
-        for (round_, _), width in labels.items():
-            room[round_] = max(room[round_], width)
+        for (column, _), width in labels.items():
+            room[column] = max(room[column], width)
         run = np.where(arrows > 0, np.maximum(_LEAST_RUN, 0.6 * np.sqrt(arrows)), 0.6)
         run += max(0.0, _LEAST_WIDTH - float(np.sum(run + room))) / len(run)
         self.begin: Positions = np.concatenate([[0.0], np.cumsum(run + room)])
@@ -150,11 +167,11 @@ def _colour_of_piece(pieces: int) -> Callable[[int], Colour]:
     return lambda piece: to_rgb(scale(0.95 * piece / (pieces - 1)))
 
 
-def _draw_grid(axes: Axes, schedule: _core.Schedule, columns: Positions, every_rank: bool) -> None:
-    for round_ in range(0, len(columns) - 1, 2):
-        axes.axvspan(columns[round_], columns[round_ + 1], color="#F4F4F4", linewidth=0, zorder=0)
+def _draw_grid(axes: Axes, ranks: int, rounds: list[int], columns: Positions, every_rank: bool) -> None:
+    for column in range(0, len(columns) - 1, 2):
+        axes.axvspan(columns[column], columns[column + 1], color="#F4F4F4", linewidth=0, zorder=0)
     axes.hlines(
-        range(schedule.ranks),
+        range(ranks),
         columns[0],
         columns[-1],
         color="#BBBBBB",
@@ -162,22 +179,19 @@ def _draw_grid(axes: Axes, schedule: _core.Schedule, columns: Positions, every_r
         zorder=1,
     )
     axes.set_xlim(columns[0], columns[-1])
-    axes.set_ylim(schedule.ranks - 0.4, -0.6)
-    step = 1 if every_rank else max(1, -(-schedule.ranks // 32))
-    ranks = range(0, schedule.ranks, step)
-    axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks], fontsize=9 if every_rank else 7)
-    rounds = range(0, schedule.rounds, 1 if every_rank else max(1, -(-schedule.rounds // 40)))
-    centres = [(columns[round_] + columns[round_ + 1]) / 2 for round_ in rounds]
-    axes.set_xticks(centres, [str(round_) for round_ in rounds], fontsize=9 if every_rank else 7)
+    axes.set_ylim(ranks - 0.4, -0.6)
+    fontsize = 9 if every_rank else 7
+    shown = range(0, ranks, 1 if every_rank else 1 + (ranks - 1) // 32)
+    axes.set_yticks(shown, [f"rank {rank}" for rank in shown], fontsize=fontsize)
+    shown = range(0, len(rounds), 1 if every_rank else 1 + len(rounds) // 40)
+    centres = [(columns[column] + columns[column + 1]) / 2 for column in shown]
+    axes.set_xticks(centres, [str(rounds[column]) for column in shown], fontsize=fontsize)
     axes.set_xlabel("round")
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    if schedule.rounds == 0:
-        axes.set_xticks([])
-        axes.text(
-            0.5, 0.5, "no transfers", transform=axes.transAxes, ha="center", va="center", color="#666666"
-        )
+    if not rounds:
+        axes.text(0.5, 0.7, "no transfers", transform=axes.transAxes, ha="center", color="#666666")
 
 
 def _draw_detailed(
@@ -189,9 +203,9 @@ def _draw_detailed(
     used: dict[tuple[int, int], float] = {}
     for message in messages:
         fill = colour(message.pieces[0])
-        cell = (message.round, message.dst)
-        left = layout.labels[message.round] + used.get(cell, _GAP)
-        start = (layout.begin[message.round] + 0.15, message.src)
+        cell = (message.column, message.dst)
+        left = layout.labels[message.column] + used.get(cell, _GAP)
+        start = (layout.begin[message.column] + 0.15, message.src)
         if cell not in used:  # into the first label from the left, which crosses no other rank's labels
             end = (left, float(message.dst))
         else:
@@ -243,15 +257,15 @@ def _draw_arrows(axes: Axes, messages: list[_Message], colour: Callable[[int], C
     """A thin line a message, and a mark at the receiver."""
     from matplotlib.collections import LineCollection
 
-    rounds = max((message.round for message in messages), default=0) + 1
-    density = max(1.0, len(messages) / rounds / 64)
+    columns = max((message.column for message in messages), default=0) + 1
+    density = max(1.0, len(messages) / columns / 64)
     for reduce in (True, False):
         chosen = [message for message in messages if message.reduce == reduce]
         if not chosen:
             continue
         colours = [colour(message.pieces[0]) for message in chosen]
-        starts = [(message.round + 0.1, message.src) for message in chosen]
-        ends = [(message.round + 0.85, message.dst) for message in chosen]
+        starts = [(message.column + 0.1, message.src) for message in chosen]
+        ends = [(message.column + 0.85, message.dst) for message in chosen]
         axes.add_collection(
             LineCollection(
                 list(zip(starts, ends, strict=True)),
@@ -272,12 +286,12 @@ def _draw_bars(axes: Axes, messages: list[_Message], colour: Callable[[int], Col
 
     cells: dict[tuple[int, int], list[_Message]] = {}
     for message in messages:
-        cells.setdefault((message.round, message.dst), []).append(message)
+        cells.setdefault((message.column, message.dst), []).append(message)
     bars, colours = [], []
-    for (round_, dst), received in cells.items():
+    for (column, dst), received in cells.items():
         width = 0.9 / len(received)
         for index, message in enumerate(received):
-            left, right = round_ + 0.05 + index * width, round_ + 0.05 + (index + 1) * width
+            left, right = column + 0.05 + index * width, column + 0.05 + (index + 1) * width
             half = 0.42 if message.reduce else 0.2
             bars.append([(left, dst - half), (right, dst - half), (right, dst + half), (left, dst + half)])
             colours.append(colour(message.pieces[0]))
@@ -307,10 +321,9 @@ def _draw_title(axes: Axes, schedule: _core.Schedule) -> None:
     )
 
 
-def _draw_legend(figure: Figure, schedule: _core.Schedule) -> None:
+def _draw_legend(figure: Figure, schedule: _core.Schedule, bars: bool) -> None:
     from matplotlib.lines import Line2D
 
-    bars = schedule.rounds > _ARROWS_ROUNDS
     handles = []
     for reduce, label in ((True, "reduce (adds)"), (False, "copy (overwrites)")):
         if not (schedule.transfers["reduce"] == reduce).any():
