@@ -101,7 +101,7 @@ struct SmallFloatFormat {
     const U subnormal = bits<U>(bits<Vec<float, L>>(magnitude) + magic) - kMagic;
     U result = magnitude < kMinNormal ? subnormal : normal;
     const U overflow = broadcast<uint32_t, L>(kGreatest);
-    result = (magnitude >= kOverflow) | (result > kGreatest) ? overflow : result;
+    result = ((magnitude >= kOverflow) | (result > kGreatest)) ? overflow : result;
     result = magnitude > kFloatInf ? nan_code<L>(magnitude) : result;
     return narrow_codes<Storage, L>(result | sign);
   }

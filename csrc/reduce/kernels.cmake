@@ -2,14 +2,16 @@
 # multiply-add is off everywhere, so that every set gives the same bits. Hidden: a kernel calls its parts directly, not
 # through the table of a shared library.
 set(kernel_options -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fvisibility=hidden)
-set_source_files_properties(
-  csrc/reduce/kernels_baseline.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options}")
+set_source_files_properties(csrc/reduce/kernels_baseline.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  set(avx2_options -mavx2 -mf16c)
+  set(avx512_options ${avx2_options} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC 12 warns of its own intrinsics, which leave the masked-off source of an unmasked operation undefined.
+    list(APPEND avx512_options -Wno-uninitialized -Wno-maybe-uninitialized)
+  endif()
   set_source_files_properties(
-    csrc/reduce/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options};-mavx2;-mf16c;-mfma")
-  # GCC 12 warns of its own AVX-512 intrinsics, which leave the masked-off source of an unmasked operation undefined.
+    csrc/reduce/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx2_options}")
   set_source_files_properties(
-    csrc/reduce/kernels_avx512.cpp
-    PROPERTIES COMPILE_OPTIONS
-               "${kernel_options};-mavx2;-mf16c;-mfma;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-Wno-uninitialized;-Wno-maybe-uninitialized")
+    csrc/reduce/kernels_avx512.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx512_options}")
 endif()

@@ -26,7 +26,8 @@ std::optional<Op> op_from_name(std::string_view name);
 // Throws Unsupported, naming op and dtype, where the pair has no meaning (complex max, float band, bool avg,
 // ...).
 void require_supported(DType dtype, Op op);
-// Throws InvalidArgument where a factor of PremulSum does not fit the dtype (integers take whole factors only).
+// Throws InvalidArgument where a factor of PremulSum does not fit the dtype (integers take whole factors
+// only).
 void require_factor(DType dtype, double factor);
 
 // How results are stored: non-temporal stores bypass the cache. They win where the cores that exchange data
