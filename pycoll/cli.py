@@ -65,7 +65,8 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave."),
     ] = False,
 ) -> None:
     pass
@@ -87,7 +88,11 @@ def bench(
     ranks: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(
-            "--ranks", "-n", min=1, help="Processes to start. Default: one a processor, 2 to 8.", show_default=False
+            "--ranks",
+            "-n",
+            min=1,
+            help="Processes to start. Default: one a processor, 2 to 8.",
+            show_default=False,
         ),
     ] = None,
     collective: Annotated[
@@ -102,7 +107,9 @@ def bench(
             "two buffers, as in nccl-tests.",
         ),
     ] = "4B:256MiB:x4",
-    dtype: Annotated[str, typer.Option("--dtype", "-d", help="float32, bfloat16, int8, complex64, ...")] = "float32",
+    dtype: Annotated[
+        str, typer.Option("--dtype", "-d", help="float32, bfloat16, int8, complex64, ...")
+    ] = "float32",
     op: Annotated[str, typer.Option("--op", "-o", help="sum, avg, prod, min, max, band, bor, bxor.")] = "sum",
     root: Annotated[int, typer.Option(help="Root of broadcast, reduce, gather and scatter.")] = 0,
     algorithm: Annotated[
@@ -114,10 +121,14 @@ def bench(
         ),
     ] = "auto",
     pieces: Annotated[
-        int, typer.Option(min=0, help="Pieces that the named algorithms cut the buffer in; 0: their own number.")
+        int,
+        typer.Option(min=0, help="Pieces that the named algorithms cut the buffer in; 0: their own number."),
     ] = 0,
     in_place: Annotated[
-        bool, typer.Option("--in-place/--out-of-place", help="Whether the result overwrites the input, where it can.")
+        bool,
+        typer.Option(
+            "--in-place/--out-of-place", help="Whether the result overwrites the input, where it can."
+        ),
     ] = True,
     zero_copy: Annotated[
         bool, typer.Option("--zero-copy", help="Use buffers in shared memory, made by Communicator.empty.")
@@ -136,9 +147,13 @@ def bench(
     ] = None,
     warmup: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--warmup", "-w", min=0, help="Iterations before them. Default: up to 5, for 0.2 seconds at most."),
+        typer.Option(
+            "--warmup", "-w", min=0, help="Iterations before them. Default: up to 5, for 0.2 seconds at most."
+        ),
     ] = None,
-    budget: Annotated[float, typer.Option(help="Seconds that a size may take, all libraries together.")] = 1.0,
+    budget: Annotated[
+        float, typer.Option(help="Seconds that a size may take, all libraries together.")
+    ] = 1.0,
     state: Annotated[
         str,
         typer.Option(
@@ -146,8 +161,12 @@ def bench(
             "wait for it up to six times as long."
         ),
     ] = "",
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare every element with the right one.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the data, and of the order in which libraries take turns.")] = 0,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare every element with the right one.")
+    ] = True,
+    seed: Annotated[
+        int, typer.Option(help="Of the data, and of the order in which libraries take turns.")
+    ] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds that a collective may take.")] = 60.0,
     json_file: Annotated[
         Optional[Path],  # noqa: UP045
@@ -155,7 +174,9 @@ def bench(
     ] = None,
     csv_file: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--csv", help="Write a line a measurement, each with date, machine, versions and state."),
+        typer.Option(
+            "--csv", help="Write a line a measurement, each with date, machine, versions and state."
+        ),
     ] = None,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
@@ -254,7 +275,11 @@ def _bench_options(
     known = algorithms()
     chosen = _split(algorithm)
     if "all" in chosen:
-        chosen = [name for name, info in known.items() if info.accepts(ranks) and set(info.collectives) & set(wanted)]
+        chosen = [
+            name
+            for name, info in known.items()
+            if info.accepts(ranks) and set(info.collectives) & set(wanted)
+        ]
     for name in chosen:
         if name != "auto" and name not in known:
             raise InvalidArgument(f"there is no algorithm {name!r}; there are: auto, {', '.join(known)}")
@@ -330,9 +355,9 @@ def _deliver(report: Report, json_file: Path | None, csv_file: Path | None, plot
         csv_file.write_text(report.to_csv())
     if plot is not None and report.rows:
         from pycoll.bench.plot import draw
+        from pycoll.bench.results import title_of
 
-        env = report.environment
-        draw(report.rows, plot, f"{env['ranks']} ranks, {env['cpu']}, {env['cpus']} cpus, {str(env['date'])[:10]}")
+        draw(report.rows, plot, title_of(report.environment))
 
 
 # ---- doctor
@@ -375,30 +400,34 @@ def list_algorithms(
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(info) for info in known], indent=1))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_lines=True)
-    for name in ("name", "what it does", "collectives", "ranks", "source"):
-        table.add_column(name, overflow="fold")
     for info in known:
-        table.add_row(info.name, info.description, ", ".join(info.collectives), info.valid_ranks, info.source)
-    Console().print(table)
+        typer.secho(info.name, bold=True)
+        typer.echo(f"    {info.description}")
+        typer.echo(f"    collectives: {', '.join(info.collectives)}; number of ranks: {info.valid_ranks}")
+        typer.echo(f"    source: {info.source}")
 
 
-_Name = Annotated[str, typer.Argument(help="An algorithm's name (see `pycoll algorithms`), or a schedule's JSON file.")]
+_Name = Annotated[
+    str, typer.Argument(help="An algorithm's name (see `pycoll algorithms`), or a schedule's JSON file.")
+]
 _Collective = Annotated[str, typer.Option("--collective", "-c", help="What the schedule is to do.")]
 _Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")]
-_Pieces = Annotated[int, typer.Option(min=0, help="Parts that the buffer is cut in; 0: the algorithm's own number.")]
+_Pieces = Annotated[
+    int, typer.Option(min=0, help="Parts that the buffer is cut in; 0: the algorithm's own number.")
+]
 _Root = Annotated[int, typer.Option(min=0, help="Root, for the collectives that have one.")]
 _Params = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the algorithm's own; may be repeated."),
+    typer.Option(
+        "--param", "-p", metavar="NAME=VALUE", help="A parameter of the algorithm's own; may be repeated."
+    ),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def _schedule(name: str, collective: str, ranks: int, pieces: int, root: int, params: list[str] | None) -> Schedule:
+def _load_schedule(
+    name: str, collective: str, ranks: int, pieces: int, root: int, params: list[str] | None
+) -> Schedule:
     import pycoll
 
     if name.endswith(".json") or "/" in name:
@@ -425,7 +454,7 @@ def show(
     """Print a schedule's transfers, round by round; with --json, in the form that pycoll.Schedule.from_json reads."""
     from collections import defaultdict
 
-    schedule = _schedule(name, collective, ranks, pieces, root, param)
+    schedule = _load_schedule(name, collective, ranks, pieces, root, param)
     if as_json:
         typer.echo(schedule.to_json())
         return
@@ -436,7 +465,9 @@ def show(
     rounds = defaultdict(list)
     for transfer in schedule.transfers:
         arrow = "+>" if transfer["reduce"] else "->"
-        rounds[int(transfer["round"])].append(f"{transfer['src']}{arrow}{transfer['dst']} #{transfer['piece']}")
+        rounds[int(transfer["round"])].append(
+            f"{transfer['src']}{arrow}{transfer['dst']} #{transfer['piece']}"
+        )
     for number in sorted(rounds):
         typer.echo(f"round {number:3}:  " + "   ".join(rounds[number]))
     typer.echo("src->dst #piece overwrites at dst, src+>dst #piece adds into dst.")
@@ -460,7 +491,7 @@ def verify(
 
     from pycoll import ScheduleError
 
-    schedule = _schedule(name, collective, ranks, pieces, root, param)
+    schedule = _load_schedule(name, collective, ranks, pieces, root, param)
     try:
         report = schedule.verify()
     except ScheduleError as error:
@@ -472,8 +503,8 @@ def verify(
         typer.echo(f"{schedule.algorithm}: every contribution reaches every place exactly once\n{report}")
 
 
-@schedule_app.command()
-def draw(
+@schedule_app.command("draw")
+def draw_schedule(
     name: _Name,
     output: Annotated[Path, typer.Option("--output", help="The picture: FILE.png, .svg or .pdf.")],
     collective: _Collective = "allreduce",
@@ -483,7 +514,7 @@ def draw(
     param: _Params = None,
 ) -> None:
     """Draw a schedule as a timeline, a line for each rank."""
-    _schedule(name, collective, ranks, pieces, root, param).draw(output)
+    _load_schedule(name, collective, ranks, pieces, root, param).draw(output)
     typer.echo(f"wrote {output}")
 
 

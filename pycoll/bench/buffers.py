@@ -57,7 +57,9 @@ def make_buffers(workload: Workload, copies: int, allocate: Callable[[int], Byte
     for begin in range(0, copies * sum(slots), sum(slots)) if sum(slots) else [0] * copies:
         first = memory[begin : begin + input_bytes].view(workload.bits)
         second = memory[begin + slots[0] : begin + slots[0] + output_bytes].view(workload.bits)
-        made.append(Buffers(*_in_place(workload, first)) if workload.input_is_output else Buffers(first, second))
+        made.append(
+            Buffers(*_in_place(workload, first)) if workload.input_is_output else Buffers(first, second)
+        )
     return made
 
 
@@ -82,7 +84,9 @@ def as_array(bits: Bits, dtype: str) -> Any:
         try:
             return as_tensor(bits, dtype)
         except ImportError:
-            raise Unsupported(f"{dtype} needs the package ml_dtypes or torch: pip install ml_dtypes") from None
+            raise Unsupported(
+                f"{dtype} needs the package ml_dtypes or torch: pip install ml_dtypes"
+            ) from None
 
 
 def as_tensor(bits: Bits, dtype: str) -> Any:

@@ -33,7 +33,9 @@ def cpu_quota() -> float | None:
         fields = " ".join(_lines(f"/sys/fs/cgroup{folder}/cpu.max")).split()
         if len(fields) == 2 and fields[0] != "max":
             limits.append(int(fields[0]) / int(fields[1]))
-    quota, period = (" ".join(_lines(f"/sys/fs/cgroup/cpu/cpu.cfs_{what}_us")) for what in ("quota", "period"))
+    quota, period = (
+        " ".join(_lines(f"/sys/fs/cgroup/cpu/cpu.cfs_{what}_us")) for what in ("quota", "period")
+    )
     if quota and period and int(quota) > 0:
         limits.append(int(quota) / int(period))
     return min(limits, default=None)

@@ -51,7 +51,9 @@ def run(options: BenchOptions) -> Report:
         command = [launcher, "-n", str(options.ranks), sys.executable, "-m", "pycoll.bench.mpi_job"]
         job = subprocess.run([*command, str(asked), str(answered)], env=_launch_environment(), check=False)
         if job.returncode != 0 or not answered.exists():
-            raise Error(f"the ranks under {launcher} failed (exit code {job.returncode}); their words are above")
+            raise Error(
+                f"the ranks under {launcher} failed (exit code {job.returncode}); their words are above"
+            )
         report = cloudpickle.loads(answered.read_bytes())
         assert isinstance(report, Report)
         return report

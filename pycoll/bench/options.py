@@ -67,7 +67,13 @@ class BenchOptions:
 
     def case(self, collective: str, size: int) -> workload.Case:
         return workload.Case(
-            collective, size, self.dtype, self.op, self.root, self.in_place or collective == "broadcast", self.seed
+            collective,
+            size,
+            self.dtype,
+            self.op,
+            self.root,
+            self.in_place or collective == "broadcast",
+            self.seed,
         )
 
 

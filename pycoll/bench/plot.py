@@ -41,13 +41,15 @@ def draw(rows: Sequence[Row], path: str | PathLike[str], title: str = "", dpi: i
     grid = figure.subplots(len(collectives), 2, squeeze=False)
     for (left, right), collective in zip(grid, collectives, strict=True):
         chosen = _of_one_state([row for row in rows if row.collective == collective])
-        series = {label: sorted((r for r in chosen if r.label == label), key=lambda r: r.bytes) for label in labels}
+        series = {
+            label: sorted((r for r in chosen if r.label == label), key=lambda r: r.bytes) for label in labels
+        }
         series = {label: line for label, line in series.items() if line}
         _draw_axes(left, series, styles, "median_s")
         _draw_axes(right, series, styles, "busbw_gb_s")
         state = chosen[0].state
         left.set_title(f"{collective}: time of a call (median; state: {state})", loc="left", fontsize=10)
-        right.set_title(f"{collective}: bus bandwidth, GB/s", loc="left", fontsize=10)
+        right.set_title(f"{collective}: bus bandwidth", loc="left", fontsize=10)
     if title:
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     figure.savefig(path)
@@ -61,7 +63,9 @@ def _of_one_state(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.state == state]
 
 
-def _draw_axes(axes: Axes, series: dict[str, list[Row]], styles: dict[str, tuple[str, str]], value: str) -> None:
+def _draw_axes(
+    axes: Axes, series: dict[str, list[Row]], styles: dict[str, tuple[str, str]], value: str
+) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     for label, line in series.items():
@@ -80,17 +84,29 @@ def _draw_axes(axes: Axes, series: dict[str, list[Row]], styles: dict[str, tuple
     if value == "median_s":
         axes.yaxis.set_major_formatter(lambda seconds, _: format_seconds(seconds))
     else:
-        axes.yaxis.set_major_formatter(lambda bandwidth, _: f"{bandwidth:g}")
+        axes.yaxis.set_major_formatter(lambda bandwidth, _: _bandwidth(bandwidth))
     _label_lines(axes, series, styles, value)
 
 
-def _label_lines(axes: Any, series: dict[str, list[Row]], styles: dict[str, tuple[str, str]], value: str) -> None:
+def _bandwidth(gigabytes: float) -> str:
+    for unit, scale in (("GB/s", 1.0), ("MB/s", 1e-3)):
+        if gigabytes >= scale * 0.9999:
+            return f"{gigabytes / scale:.4g} {unit}"
+    return f"{gigabytes / 1e-6:.4g} kB/s"
+
+
+def _label_lines(
+    axes: Any, series: dict[str, list[Row]], styles: dict[str, tuple[str, str]], value: str
+) -> None:
     """A name at the right end of each line, in its colour, pushed apart where ends lie close together."""
     low, high = axes.transData.inverted().transform(axes.transAxes.transform([(0, 0), (1, 1)]))[:, 1]
     span = axes.transData.transform((1, high))[1] - axes.transData.transform((1, low))[1]
     least = 0.055 * span
     ends = sorted(
-        ((axes.transData.transform((line[-1].bytes, getattr(line[-1], value)))[1], label) for label, line in series.items())
+        (
+            (axes.transData.transform((line[-1].bytes, getattr(line[-1], value)))[1], label)
+            for label, line in series.items()
+        )
     )
     below = -float("inf")
     for pixel, label in ends:
@@ -108,3 +124,21 @@ def _label_lines(axes: Any, series: dict[str, list[Row]], styles: dict[str, tupl
             color=styles[label][0],
             annotation_clip=False,
         )
+
+
+def _main() -> None:
+    """`python -m pycoll.bench.plot RESULTS.json PICTURE.png`: draws what `pycoll bench --json` has saved."""
+    import json
+    import sys
+    from pathlib import Path
+
+    from pycoll.bench.results import rows_from_json, title_of
+
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m pycoll.bench.plot RESULTS.json PICTURE.png")
+    text = Path(sys.argv[1]).read_text()
+    draw(rows_from_json(text), sys.argv[2], title_of(json.loads(text)["environment"]))
+
+
+if __name__ == "__main__":
+    _main()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,13 +20,18 @@ _STATE_STYLES = {"near": "green", "far": "yellow", "mixed": "yellow", "unknown":
 def print_report(report: Report, console: Console) -> None:
     """One table a collective, and under it what its columns mean."""
     for collective in dict.fromkeys(row.collective for row in report.rows):
-        console.print(_table([row for row in report.rows if row.collective == collective], report))
+        table = _table([row for row in report.rows if row.collective == collective], report)
+        # Rather lines that a narrow terminal wraps than figures cut short.
+        natural = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+        Console(file=console.file, width=max(natural, console.width)).print(table)
     for note in _notes(report):
         console.print(Text(note, style="dim"))
     for note in report.notes:
         console.print(Text(f"Note: {note}."))
     if report.wrong:
-        console.print(Text(f"WRONG RESULTS: {report.wrong} elements differ from what they must be.", style="bold red"))
+        console.print(
+            Text(f"WRONG RESULTS: {report.wrong} elements differ from what they must be.", style="bold red")
+        )
     if report.error:
         console.print(Text(f"Failed: {report.error}", style="bold red"))
 
@@ -37,7 +45,14 @@ def _table(rows: Sequence[Row], report: Report) -> Table:
     title = [f"{first.collective}, {report.environment['ranks']} ranks"]
     if with_bandwidth:
         title += [f"{first.dtype} {first.op}".rstrip(), "in place" if first.in_place else "out of place"]
-    table = Table(title=", ".join(title), title_justify="left", title_style="bold")
+    table = Table(
+        title=", ".join(title),
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
 
     table.add_column("size", justify="right", no_wrap=True)
     if compared:
@@ -65,7 +80,7 @@ def _table(rows: Sequence[Row], report: Report) -> Table:
             cells.append(row.algorithm if row.algorithm_chosen else "")
         cells += [format_seconds(seconds) for seconds in (row.min_s, row.median_s, row.p99_s)]
         if with_bandwidth:
-            cells += [_three_digits(row.algbw_gb_s), _three_digits(row.busbw_gb_s)]
+            cells += [_bandwidth(row.algbw_gb_s), _bandwidth(row.busbw_gb_s)]
         if with_ratio:
             cells.append("" if row.pycoll_speedup is None else f"{row.pycoll_speedup:.3g}x")
         cells.append(Text(row.state, style=_STATE_STYLES[row.state]))
@@ -83,22 +98,21 @@ def _notes(report: Report) -> list[str]:
         "min, median, p99: time of one call, over iterations, each as its slowest rank saw it. "
         "algbw = size / median; busbw = algbw x nccl-tests' factor; GB = 1e9 bytes."
     ]
-    if any(row.batch > 1 for row in rows):
+    batched = [row for row in rows if row.batch > 1]
+    if batched:
         notes.append(
-            f"Sizes below {format_size(2 * min(r.bytes for r in rows if r.batch == 1))} are timed in batches of up to "
-            f"{max(r.batch for r in rows)} calls, each on a buffer of its own."
-            if any(row.batch == 1 for row in rows)
-            else f"Timed in batches of up to {max(r.batch for r in rows)} calls, each on a buffer of its own."
+            f"Up to {format_size(max(row.bytes for row in batched))}, batches of up to "
+            f"{max(row.batch for row in batched)} calls are timed, each call on a buffer of its own."
         )
     if any(row.pycoll_speedup is not None for row in rows):
         notes.append(
             "times pycoll's: the row's median / pycoll's, through the same interface (pycoll (torch) and gloo through "
             "torch.distributed; pycoll and mpi on NumPy arrays), measured in turns, in the same state."
         )
-    if {row.state for row in rows} == {"unknown"}:
+    probes = [p for row in rows for p in (row.probe_before_ns, row.probe_after_ns) if not math.isnan(p)]
+    if not probes:
         notes.append("state: unknown, since this process may use one processor only.")
     else:
-        probes = [p for row in rows for p in (row.probe_before_ns, row.probe_after_ns)]
         notes.append(
             f"state: a cache line took {min(probes):.0f} to {max(probes):.0f} ns from core to core; near is less than "
             "70 ns (a shared cache), far is more; mixed: it changed meanwhile. Compare rows of one state only."
@@ -118,5 +132,6 @@ def _wrong(row: Row) -> str | Text:
     return Text(str(row.wrong), style="bold red") if row.wrong else "0"
 
 
-def _three_digits(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+def _bandwidth(value: float) -> str:
+    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f}"

@@ -106,6 +106,12 @@ class Report:
         return text.getvalue()
 
 
+def title_of(environment: Stamp) -> str:
+    """A picture's title: ranks, machine, day."""
+    ranks, cpu, cpus = (environment[name] for name in ("ranks", "cpu", "cpus"))
+    return f"{ranks} ranks, {cpu}, {cpus} cpus, {str(environment['date'])[:10]}"
+
+
 def rows_from_json(text: str) -> list[Row]:
     """The rows of a file that `to_json` wrote."""
     names = {field.name for field in dataclasses.fields(Row)}

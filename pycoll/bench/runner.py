@@ -55,7 +55,11 @@ class Bench:
     """Measures what the options name, over a group and the sides to be compared."""
 
     def __init__(
-        self, options: BenchOptions, comm: pycoll.Communicator, contestants: Sequence[Side], progress: Progress
+        self,
+        options: BenchOptions,
+        comm: pycoll.Communicator,
+        contestants: Sequence[Side],
+        progress: Progress,
     ) -> None:
         self.options, self.comm, self.sides, self.progress = options, comm, contestants, progress
         self.random = random.Random(options.seed)  # the same on all ranks: they must agree on the order
@@ -91,10 +95,17 @@ class Bench:
                 calls = [side.bind(workload, buffers) for buffers in memory[shared]]
                 subject = Subject(side, memory[shared], calls)
                 self._warm_up(workload, subject)
-            except (Unsupported, RuntimeError) as reason:  # decided from the arguments alone, so by all ranks alike
-                if side.library == "pycoll" and not (self.options.lenient and isinstance(reason, Unsupported)):
+            except (
+                Unsupported,
+                RuntimeError,
+            ) as reason:  # decided from the arguments alone, so by all ranks alike
+                if side.library == "pycoll" and not (
+                    self.options.lenient and isinstance(reason, Unsupported)
+                ):
                     raise
-                self._note(f"{side.library} {side.algorithm}".rstrip() + f" left out of {case.collective}: {reason}")
+                self._note(
+                    f"{side.library} {side.algorithm}".rstrip() + f" left out of {case.collective}: {reason}"
+                )
                 continue
             subjects.append(subject)
         if not subjects:
@@ -123,7 +134,9 @@ class Bench:
         wanted = self.options.iterations or fitting
         subject.iterations = -(-wanted // self.options.blocks)  # of one block
 
-    def _run_blocks(self, case: Case, workload: Workload, subjects: list[Subject]) -> list[tuple[float, float]]:
+    def _run_blocks(
+        self, case: Case, workload: Workload, subjects: list[Subject]
+    ) -> list[tuple[float, float]]:
         """Every subject's blocks, with the probes before and after each round of blocks."""
         wanted, probes = self.options.state, []
         before = self._probe()
@@ -277,7 +290,8 @@ def _contestants(options: BenchOptions, comm: pycoll.Communicator) -> list[Side]
         contestants += sides.torch_sides(comm)
     if options.peers != ("gloo",):
         contestants += [
-            sides.NativeSide(comm, algorithm, options.pieces, options.zero_copy) for algorithm in options.algorithms
+            sides.NativeSide(comm, algorithm, options.pieces, options.zero_copy)
+            for algorithm in options.algorithms
         ]
     if "mpi" in options.peers:
         contestants.append(sides.MpiSide())

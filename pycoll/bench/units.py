@@ -46,7 +46,9 @@ def parse_sizes(text: str) -> list[int]:
         elif len(fields) <= 3:
             sizes.update(_range(part, fields))
         else:
-            raise InvalidArgument(f"range {part!r} is not understood; write FIRST:LAST:xFACTOR or FIRST:LAST:+STEP")
+            raise InvalidArgument(
+                f"range {part!r} is not understood; write FIRST:LAST:xFACTOR or FIRST:LAST:+STEP"
+            )
     return sorted(sizes)
 
 
@@ -90,5 +92,7 @@ def format_seconds(seconds: float) -> str:
     """`0.11 us`, `54 us`, `8.2 ms`, `1.3 s`: three digits, in the unit that keeps them readable."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds / scale:.0f} {unit}"
+            return (
+                f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds / scale:.0f} {unit}"
+            )
     return f"{seconds / 1e-6:.3g} us"

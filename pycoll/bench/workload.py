@@ -80,7 +80,9 @@ def encode(values: Values, dtype: DTypeInfo, imaginary: bool = True) -> Bits:
     if dtype.name == "float8_e5m2":
         return (values.astype(np.float16).view(np.uint16) >> 8).astype(np.uint8)
     if dtype.name == "float8_e4m3fn":
-        fraction, exponent = np.frexp(values.astype(np.float64))  # v = fraction * 2^exponent, fraction in [1/2, 1)
+        fraction, exponent = np.frexp(
+            values.astype(np.float64)
+        )  # v = fraction * 2^exponent, fraction in [1/2, 1)
         bits = (exponent + 6) * 8 + np.rint(fraction * 16 - 8).astype(np.int64)
         return np.where(values == 0, 0, bits).astype(np.uint8)
     if dtype.kind == "complex":
@@ -91,7 +93,13 @@ def encode(values: Values, dtype: DTypeInfo, imaginary: bool = True) -> Bits:
 def contribution(rank: int, ranks: int, dtype: DTypeInfo, op: str | None, seed: int) -> Values:
     """One period of what `rank` puts in."""
     index = np.arange(PERIOD, dtype=np.int64) + seed
-    if op is None or op in ("min", "max", "band", "bor", "bxor"):  # nothing accumulates: the whole exact range is free
+    if op is None or op in (
+        "min",
+        "max",
+        "band",
+        "bor",
+        "bxor",
+    ):  # nothing accumulates: the whole exact range is free
         return (index * 7 + rank * 3 + (index * index) % 11) % (min(dtype.exact_up_to, 250) + 1)
     if dtype.kind == "bool":
         lone = (index % ranks == rank) & (index // ranks % 2 == 0)  # one rank of all decides, or none
@@ -182,7 +190,9 @@ class Workload:
         self.bits = bits_dtype(self.dtype)
         sharded = case.collective not in ("allreduce", "reduce", "broadcast")
         shards = ranks if sharded else 1
-        self.count = 0 if case.collective == "barrier" else max(case.size // (self.dtype.itemsize * shards), 1)
+        self.count = (
+            0 if case.collective == "barrier" else max(case.size // (self.dtype.itemsize * shards), 1)
+        )
         self.bytes = self.count * shards * self.dtype.itemsize
         self.in_place = case.in_place and case.collective in HAVE_IN_PLACE
 
@@ -248,7 +258,9 @@ def _known_dtype(name: str) -> DTypeInfo:
 
 def _check(case: Case, dtype: DTypeInfo, ranks: int) -> None:
     if case.collective not in COLLECTIVES:
-        raise InvalidArgument(f"collective {case.collective!r} is not known; choose among {', '.join(COLLECTIVES)}")
+        raise InvalidArgument(
+            f"collective {case.collective!r} is not known; choose among {', '.join(COLLECTIVES)}"
+        )
     if not 0 <= case.root < ranks:
         raise InvalidArgument(f"root {case.root} is not among the ranks 0 to {ranks - 1}")
     if not case.takes_op:
