@@ -1,5 +1,6 @@
 #include "engine/work_queue.h"
 
+#include <utility>
 #include <vector>
 
 namespace pycoll {
@@ -37,16 +38,19 @@ class WorkQueue::QueuedWork final : public Work {
     return error;
   }
 
-  // After the turn is given back: a callback may submit and wait for further collectives.
-  void finish(std::exception_ptr error) {
-    std::vector<std::function<void()>> callbacks;
+  using Callbacks = std::vector<std::function<void()>>;
+
+  // With the turn still held, so that works are done in their order.
+  Callbacks complete(std::exception_ptr error) {
     task_ = nullptr;  // lets go of the buffers
-    {
-      const std::lock_guard lock(mutex_);
-      error_ = std::move(error);
-      done_.store(true, std::memory_order_release);
-      callbacks.swap(callbacks_);
-    }
+    const std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    done_.store(true, std::memory_order_release);
+    return std::exchange(callbacks_, {});
+  }
+
+  // With the turn given back: a callback may submit and wait for further collectives.
+  void announce(const Callbacks& callbacks) {
     {
       const std::lock_guard lock(queue_->mutex_);  // a waiter is either before its look at done(), or asleep
     }
@@ -97,13 +101,13 @@ std::shared_ptr<Work> WorkQueue::submit(Task task) {
     }
   }
   if (stopped)
-    work->finish(stopped);
+    work->announce(work->complete(stopped));
   else
     changed_.notify_all();
   return work;
 }
 
-// With the turn taken: executes the first in the queue, gives the turn back, then finishes it.
+// With the turn taken: executes the first in the queue and gives the turn back.
 bool WorkQueue::execute_next(const Deadline& deadline) {
   std::shared_ptr<QueuedWork> work;
   {
@@ -118,9 +122,9 @@ bool WorkQueue::execute_next(const Deadline& deadline) {
     give_turn();
     return false;
   }
-  std::exception_ptr error = work->execute(deadline);
+  const auto callbacks = work->complete(work->execute(deadline));
   give_turn();
-  work->finish(std::move(error));
+  work->announce(callbacks);
   return true;
 }
 
@@ -165,7 +169,7 @@ void WorkQueue::stop(std::exception_ptr error) {
     pending_.fetch_sub(abandoned.size());
   }
   changed_.notify_all();
-  for (const auto& work : abandoned) work->finish(error);
+  for (const auto& work : abandoned) work->announce(work->complete(error));
 }
 
 }  // namespace pycoll

@@ -71,8 +71,7 @@ void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> read
 
   // Short sleeps first: a death right now is seen within a millisecond or two.
   for (microseconds nap{1000};; nap = std::min(nap * 2, microseconds{20'000})) {
-    sleep(ready, nap);
-    if (ready()) return;
+    if (sleep(ready, nap) || ready()) return;
     throw_if_failed();
     for (int rank = peer < 0 ? 0 : peer; rank < (peer < 0 ? ranks_ : peer + 1); ++rank) {
       if (rank == rank_ || !gone(rank)) continue;
@@ -88,16 +87,19 @@ void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> read
   }
 }
 
-void Group::sleep(FunctionRef<bool()> ready, microseconds at_most) {
+bool Group::sleep(FunctionRef<bool()> ready, microseconds at_most) {
   RankControl& me = mine();
   auto& sleepers = segment_->group().sleepers;
   const uint32_t ring = me.doorbell.load(std::memory_order_relaxed);
   me.sleeping.store(1, std::memory_order_relaxed);
   sleepers.fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!ready()) futex_wait(me.doorbell, ring, at_most);
+  // ready() may do work and say so once only: its first yes counts.
+  const bool over = ready();
+  if (!over) futex_wait(me.doorbell, ring, at_most);
   sleepers.fetch_sub(1, std::memory_order_relaxed);
   me.sleeping.store(0, std::memory_order_relaxed);
+  return over;
 }
 
 void Group::ring_doorbells() {

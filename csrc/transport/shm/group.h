@@ -93,7 +93,7 @@ class Group {
 
  private:
   void wait_slowly(Operation& operation, int peer, FunctionRef<bool()> ready);
-  void sleep(FunctionRef<bool()> ready, std::chrono::microseconds at_most);
+  bool sleep(FunctionRef<bool()> ready, std::chrono::microseconds at_most);
   void ring_doorbells();
   [[noreturn]] void fail_lost(const Operation& operation, int peer);
   [[noreturn]] void fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited);

@@ -1,0 +1,204 @@
+#include <random>
+#include <thread>
+
+#include "algorithms/registry.h"
+#include "check.h"
+#include "collective_model.h"
+#include "thread_ranks.h"
+
+namespace pycoll::test {
+namespace {
+
+constexpr CollectiveKind kKinds[] = {
+    CollectiveKind::AllReduce, CollectiveKind::ReduceScatter, CollectiveKind::AllGather,
+    CollectiveKind::Broadcast, CollectiveKind::Reduce,        CollectiveKind::Gather,
+    CollectiveKind::Scatter,   CollectiveKind::AllToAll,      CollectiveKind::Barrier,
+};
+
+// Around every boundary of the direct path: nothing, the arrival line, the small slot, one chunk, many, the
+// ring's length.
+constexpr size_t kCounts[] = {0, 1, 3, 10, 11, 100, 4096, 4097, 16384, 40000, 700001};
+
+void every_collective_directly() {
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      int salt = 0;
+      for (const CollectiveKind kind : kKinds) {
+        for (const size_t whole : kCounts) {
+          const bool shared_out = kind != CollectiveKind::AllReduce && kind != CollectiveKind::Reduce &&
+                                  kind != CollectiveKind::Broadcast;
+          const size_t count = shared_out && whole > 1000 ? whole / static_cast<size_t>(ranks) : whole;
+          Exchange exchange(kind, comm.rank(), ranks, count, salt % ranks, salt % 3 == 0 ? Op::Avg : Op::Sum,
+                            salt);
+          comm.run(exchange.call);
+          check(exchange.right(), std::string(name_of(kind)) + " of " + std::to_string(count) + ", " +
+                                      std::to_string(ranks) + " ranks");
+          ++salt;
+        }
+      }
+    });
+  }
+}
+
+void every_algorithm() {
+  for (const int ranks : {1, 2, 3, 4, 5, 8}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      int salt = 0;
+      for (const Algorithm& algorithm : algorithms()) {
+        if (!algorithm.accepts(ranks)) continue;
+        for (const CollectiveKind kind : algorithm.collectives) {
+          for (const size_t count : {size_t{0}, size_t{1}, size_t{5}, size_t{1000}, size_t{60000}}) {
+            for (const Op op : {Op::Sum, Op::Avg}) {
+              if (op == Op::Avg && !is_reduction(kind)) continue;
+              Exchange exchange(kind, comm.rank(), ranks, count, salt % ranks, op, salt);
+              exchange.call.algorithm = algorithm.name;
+              if (algorithm.name == "direct") exchange.call.pieces = ranks * ranks;
+              if (kind == CollectiveKind::Barrier) exchange.call.pieces = 0;
+              comm.run(exchange.call);
+              check(exchange.right(), std::string(algorithm.name) + " " + std::string(name_of(kind)) +
+                                          " of " + std::to_string(count) + ", " + std::to_string(ranks) +
+                                          " ranks");
+              ++salt;
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+void shared_buffers() {
+  for (const int ranks : {2, 3, 5}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      for (int salt = 0; salt < 20; ++salt) {
+        Exchange exchange(CollectiveKind::AllReduce, comm.rank(), ranks, 50000 + static_cast<size_t>(salt), 0,
+                          Op::Sum, salt);
+        auto* buffer = static_cast<int32_t*>(comm.allocate(exchange.input.size() * 4));
+        std::copy(exchange.input.begin(), exchange.input.end(), buffer);
+        exchange.call.input = exchange.call.output = buffer;
+        comm.run(exchange.call);
+        check(std::equal(exchange.expected.begin(), exchange.expected.end(), buffer), "shared allreduce");
+        comm.deallocate(buffer);
+
+        Exchange gather(CollectiveKind::AllGather, comm.rank(), ranks, 20000, 0, Op::Sum, salt);
+        buffer = static_cast<int32_t*>(comm.allocate(gather.input.size() * 4));
+        std::copy(gather.input.begin(), gather.input.end(), buffer);
+        gather.call.input = buffer;
+        comm.run(gather.call);
+        check(gather.output == gather.expected, "shared all_gather");
+        std::fill_n(buffer, gather.input.size(), -7);  // the others must have read it
+        comm.deallocate(buffer);
+      }
+    });
+  }
+}
+
+void asynchronous_and_random() {
+  for (const int ranks : {2, 3, 4}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      std::mt19937 random(42);  // the same on all ranks
+      std::vector<std::pair<std::unique_ptr<Exchange>, std::shared_ptr<Work>>> pending;
+      for (int i = 0; i < 300; ++i) {
+        const CollectiveKind kind = kKinds[random() % std::size(kKinds)];
+        const size_t count = random() % 4 == 0 ? random() % 60000 : random() % 300;
+        const int root = static_cast<int>(random() % static_cast<unsigned>(ranks));
+        const Op ops[] = {Op::Sum, Op::Avg, Op::Min, Op::Max};
+        auto exchange =
+            std::make_unique<Exchange>(kind, comm.rank(), ranks, count, root, ops[random() % 4], i);
+        if (kind == CollectiveKind::AllReduce && random() % 3 == 0) exchange->call.algorithm = "ring";
+        if (random() % 2 == 0) {
+          auto work = comm.submit(exchange->call);
+          pending.emplace_back(std::move(exchange), std::move(work));
+        } else {
+          comm.run(exchange->call);
+          check(exchange->right(), "synchronous between asynchronous");
+        }
+        if (pending.size() == 8) {
+          pending.back().second->wait();  // its predecessors are then complete too
+          for (auto& [one, work] : pending) check(work->done() && one->right(), "asynchronous");
+          pending.clear();
+        }
+      }
+      for (auto& [one, work] : pending) {
+        work->wait();
+        check(one->right(), "asynchronous, last");
+      }
+    });
+  }
+}
+
+void mismatches() {
+  for (const int ranks : {2, 3}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      Exchange exchange(CollectiveKind::AllReduce, comm.rank(), ranks, comm.rank() == 1 ? 200 : 100, 0,
+                        Op::Sum, 1);
+      check_throws<Mismatch>([&] { comm.run(exchange.call); }, "200 x int32");
+      check(exchange.output == std::vector<int32_t>(exchange.output.size(), -1), "no data is delivered");
+      Exchange other(comm.rank() == 0 ? CollectiveKind::Broadcast : CollectiveKind::AllReduce, comm.rank(),
+                     ranks, 100, 0, Op::Sum, 1);
+      check_throws<Mismatch>([&] { comm.run(other.call); }, "broadcast");
+      Exchange good(CollectiveKind::AllReduce, comm.rank(), ranks, 100, 0, Op::Sum, 1);
+      comm.run(good.call);
+      check(good.right(), "the group is usable after a mismatch");
+    });
+  }
+}
+
+void timeouts() {
+  run_ranks(3, [](Communicator& comm) {
+    Exchange exchange(CollectiveKind::AllReduce, comm.rank(), 3, 100, 0, Op::Sum, 1);
+    exchange.call.timeout = std::chrono::milliseconds(comm.rank() == 0 ? 100 : 10000);
+    if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    const auto start = std::chrono::steady_clock::now();
+    check_throws<Timeout>([&] { comm.run(exchange.call); }, "rank(s) 2 never called it");
+    check(std::chrono::steady_clock::now() - start < std::chrono::seconds(2),
+          "all learn of the first timeout");
+  });
+}
+
+void leaving_and_aborting() {
+  run_ranks(3, [](Communicator& comm) {
+    Exchange exchange(CollectiveKind::AllReduce, comm.rank(), 3, 100, 0, Op::Sum, 1);
+    if (comm.rank() == 1) return;
+    check_throws<PeerLost>([&] { comm.run(exchange.call); }, "rank 1");
+  });
+  run_ranks(2, [](Communicator& comm) {
+    Exchange exchange(CollectiveKind::AllReduce, comm.rank(), 2, 100, 0, Op::Sum, 1);
+    if (comm.rank() == 1) {
+      comm.abort("enough");
+      return;
+    }
+    check_throws<Aborted>([&] { comm.run(exchange.call); }, "enough");
+  });
+}
+
+void callbacks_may_run_collectives() {
+  run_ranks(2, [](Communicator& comm) {
+    Exchange first(CollectiveKind::AllReduce, comm.rank(), 2, 1000, 0, Op::Sum, 1);
+    Exchange second(CollectiveKind::AllReduce, comm.rank(), 2, 1000, 0, Op::Sum, 2);
+    std::atomic<bool> over{false};
+    auto work = comm.submit(first.call);
+    work->on_done([&] {
+      comm.submit(second.call)->wait();
+      over = true;
+    });
+    for (int i = 0; i < 2000 && !over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    check(over && first.right() && second.right(), "a collective in a callback");
+  });
+}
+
+}  // namespace
+}  // namespace pycoll::test
+
+int main() {
+  using namespace pycoll::test;
+  run("every collective, direct", every_collective_directly);
+  run("every algorithm", every_algorithm);
+  run("shared buffers", shared_buffers);
+  run("asynchronous and random", asynchronous_and_random);
+  run("mismatches", mismatches);
+  run("timeouts", timeouts);
+  run("leaving and aborting", leaving_and_aborting);
+  run("collectives in callbacks", callbacks_may_run_collectives);
+  return result();
+}
