@@ -146,17 +146,19 @@ void bind_schedule(py::module_& module) {
         return least.pieces_multiple();
       },
       py::arg("collective"), py::arg("ranks"));
-  // Where piece p lies in a rank's input and output: (input index, output index), -1 where it does not.
+  // For every piece of a valid collective, where it lies in a rank's input and output: (input index, output
+  // index), -1 where it does not.
   module.def(
       "piece_layout",
-      [](const Schedule& schedule, int rank) {
+      [](std::string_view kind, int ranks, int pieces, int root, int rank) {
+        const Collective collective{parse_kind(kind), ranks, pieces, root};
+        collective.check();
         std::vector<std::pair<int, int>> layout;
-        for (int piece = 0; piece < schedule.pieces(); ++piece)
-          layout.emplace_back(schedule.collective.input_index(rank, piece),
-                              schedule.collective.output_index(rank, piece));
+        for (int piece = 0; piece < pieces; ++piece)
+          layout.emplace_back(collective.input_index(rank, piece), collective.output_index(rank, piece));
         return layout;
       },
-      py::arg("schedule"), py::arg("rank"));
+      py::arg("collective"), py::arg("ranks"), py::arg("pieces"), py::arg("root"), py::arg("rank"));
 }
 
 }  // namespace pycoll
