@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 
 from pycoll import Error, Unsupported
 from pycoll.bench.options import BenchOptions

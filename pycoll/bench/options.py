@@ -55,6 +55,10 @@ class BenchOptions:
             workload.Workload(self.case(collective, self.sizes[0]), 0, self.ranks)
         if "gloo" in self.peers:
             _require(
+                not self.zero_copy or "mpi" in self.peers,
+                "--zero-copy is of pycoll's own face, and --vs gloo runs through torch.distributed: leave one out",
+            )
+            _require(
                 self.algorithms == ("",) and not self.pieces,
                 "--vs gloo runs through torch.distributed, where pycoll chooses the algorithm: leave out --algorithm "
                 "and --pieces",

@@ -135,16 +135,17 @@ class TorchSide:
 def torch_sides(comm: pycoll.Communicator) -> tuple[TorchSide, TorchSide]:
     """pycoll and gloo as two process groups over the same processes."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import TCPStore
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host
     port = np.zeros(1, np.int64)
     store = None
     if comm.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         port[0] = store.port
     comm.broadcast(port, 0)
     if store is None:
-        store = dist.TCPStore("127.0.0.1", int(port[0]), is_master=False)
+        store = TCPStore("127.0.0.1", int(port[0]), is_master=False)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.ranks)
     return TorchSide(dist.new_group(backend="pycoll"), "pycoll"), TorchSide(dist.group.WORLD, "gloo")
 

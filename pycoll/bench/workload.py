@@ -92,15 +92,11 @@ def encode(values: Values, dtype: DTypeInfo, imaginary: bool = True) -> Bits:
 
 def contribution(rank: int, ranks: int, dtype: DTypeInfo, op: str | None, seed: int) -> Values:
     """One period of what `rank` puts in."""
-    index = np.arange(PERIOD, dtype=np.int64) + seed
-    if op is None or op in (
-        "min",
-        "max",
-        "band",
-        "bor",
-        "bxor",
-    ):  # nothing accumulates: the whole exact range is free
-        return (index * 7 + rank * 3 + (index * index) % 11) % (min(dtype.exact_up_to, 250) + 1)
+    index: Values = np.arange(PERIOD, dtype=np.int64) + seed
+    values: Values
+    if op not in ("sum", "avg", "prod"):  # nothing accumulates: the whole exact range is free
+        values = (index * 7 + rank * 3 + (index * index) % 11) % (min(dtype.exact_up_to, 250) + 1)
+        return values
     if dtype.kind == "bool":
         lone = (index % ranks == rank) & (index // ranks % 2 == 0)  # one rank of all decides, or none
         return (lone if op == "sum" else ~lone).astype(np.int64)
@@ -109,7 +105,8 @@ def contribution(rank: int, ranks: int, dtype: DTypeInfo, op: str | None, seed: 
         return np.where((index * 5 + rank) % ranks < twos, 2, 1).astype(np.int64)
     if op == "avg":  # what one rank has more than the mean another one has less
         up, down = index % ranks, (index + 1 + index // ranks % max(ranks - 1, 1)) % ranks
-        return 1 + index % 3 + (up == rank).astype(np.int64) - (down == rank).astype(np.int64)
+        values = 1 + index % 3 + (up == rank).astype(np.int64) - (down == rank).astype(np.int64)
+        return values
     # sum: values below a small prime; where even those would not add up exactly, only some of the ranks, in turn
     modulus = next((prime for prime in (17, 7, 5, 3, 2) if ranks * (prime - 1) <= dtype.exact_up_to), 2)
     contributors = min(ranks, dtype.exact_up_to // (modulus - 1))
