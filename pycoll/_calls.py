@@ -48,10 +48,11 @@ class Work:
     Until `wait`, `result` or a true `done` returns, inputs must not be written and outputs not be read.
     """
 
-    __slots__ = ("_buffers", "_core", "_result")
+    __slots__ = ("_buffers", "_core", "_group", "_result")
 
-    def __init__(self, core: _core.Work, result: Any, buffers: Sequence[Buffer]) -> None:
+    def __init__(self, core: _core.Work, group: object, result: Any, buffers: Sequence[Buffer]) -> None:
         self._core = core
+        self._group = group  # a group that nobody refers to is closed, and its work ended
         self._result = result
         self._buffers = buffers
 

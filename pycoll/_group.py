@@ -38,13 +38,13 @@ class Arrival(NamedTuple):
 class Group:
     """A group of ranks, without its collectives: see `pycoll.Communicator`."""
 
-    def __init__(self, core: _core.Communicator, group: str) -> None:
+    def __init__(self, core: _core.Communicator, group: str, timeout: float) -> None:
         self._core = core
         self._group = group
+        self._timeout = timeout
         self._rank = core.rank
         self._ranks = core.ranks
         self._closed = False
-        self._verified: weakref.WeakValueDictionary[int, Schedule] = weakref.WeakValueDictionary()  # by id
         self._built: dict[tuple[str, str, int, int], tuple[object, Schedule]] = {}
         _open_groups.add(self)
 
@@ -65,7 +65,7 @@ class Group:
         limit = seconds(timeout)
         if limit is None:
             raise InvalidArgument(f"{group}: timeout must be a number of seconds or a timedelta")
-        return cls(_core.Communicator.create(rank, ranks, all_gather, group, limit), group)
+        return cls(_core.Communicator.create(rank, ranks, all_gather, group, limit), group, limit)
 
     # What it is
 
@@ -85,14 +85,15 @@ class Group:
     @property
     def timeout(self) -> float:
         """Seconds that a collective may take that names no timeout of its own."""
-        return self._core.timeout
+        return self._timeout
 
     @timeout.setter
     def timeout(self, value: Duration) -> None:
         limit = seconds(value)
         if limit is None:
             raise InvalidArgument(f"{self._group}: timeout must be a number of seconds or a timedelta")
-        self._core.timeout = limit
+        self._core.set_timeout(limit)
+        self._timeout = limit
 
     @property
     def sequence(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pycoll import _buffers, _core
@@ -275,7 +274,7 @@ class Communicator(Group):
         source = _buffers.readable(x, call)
         size = source.count * _core.dtype_size(source.dtype)
         work = self._core.send(source.address, size, destination, tag, seconds(timeout), source.owner)
-        return self._finish(Work(work, None, ()), async_)
+        return self._finish(Work(work, self, None, ()), async_)
 
     def recv(
         self,
@@ -295,7 +294,7 @@ class Communicator(Group):
         size = output.count * _core.dtype_size(output.dtype)
         sender = -1 if source is None else source
         work = self._core.recv(output.address, size, sender, tag, seconds(timeout), output.owner)
-        return self._finish(Work(work, x, (output,)), async_)
+        return self._finish(Work(work, self, x, (output,)), async_)
 
     # How a call comes about
 
@@ -374,7 +373,7 @@ class Communicator(Group):
         outputs = (output,) if output else ()
         if how.async_:
             owners = (source and source.owner, output and output.owner)
-            return Work(self._core.submit(*arguments, owners), result, outputs)
+            return Work(self._core.submit(*arguments, owners), self, result, outputs)
         self._core.run(*arguments)
         store(outputs)
         return result
@@ -382,8 +381,8 @@ class Communicator(Group):
     def _finish(self, work: Work, async_: bool) -> Any:
         return work if async_ else work.result()
 
-    def _how(self, how: How, kind: str, root: int) -> tuple[Schedule | None, str]:
-        """The schedule to run, verified, or the name of an algorithm that the engine builds itself."""
+    def _how(self, how: How, kind: str, root: int) -> tuple[_core.Schedule | None, str]:
+        """The schedule to run, or the name of an algorithm that the engine builds itself."""
         algorithm = how.algorithm
         if algorithm is None:
             if how.pieces:
@@ -391,11 +390,18 @@ class Communicator(Group):
                     f"{self._call(kind)}: pieces={how.pieces} needs an algorithm to go with"
                 )
             return None, ""
+        if isinstance(algorithm, _core.Schedule):
+            return algorithm, ""  # the engine verifies it when it first sees it
         if not isinstance(algorithm, str):
-            return self._verify(algorithm, kind), ""
-        if algorithm in _builtin_algorithms():
+            raise InvalidArgument(
+                f"{self._call(kind)}: algorithm is a {type(algorithm).__name__}: give a name of "
+                "pycoll.algorithms(), or a pycoll.Schedule"
+            )
+        from pycoll import schedule
+
+        if schedule.is_builtin(algorithm):
             return None, algorithm
-        return self._verify(self._build(algorithm, kind, how.pieces, root), kind), ""
+        return self._build(algorithm, kind, how.pieces, root), ""
 
     def _build(self, algorithm: str, kind: str, pieces: int, root: int) -> Schedule:
         """The schedule of a user's algorithm, built once for as long as its name means the same function."""
@@ -409,23 +415,3 @@ class Communicator(Group):
         made = schedule.build(algorithm, collective=kind, ranks=self._ranks, pieces=pieces or None, root=root)
         self._built[key] = (meaning, made)
         return made
-
-    def _verify(self, schedule: object, kind: str) -> Schedule:
-        from pycoll.schedule import Schedule
-
-        if self._verified.get(id(schedule)) is schedule and schedule is not None:
-            return schedule
-        if not isinstance(schedule, Schedule):
-            raise InvalidArgument(
-                f"{self._call(kind)}: algorithm is a {type(schedule).__name__}: give a name of "
-                "pycoll.algorithms(), or "
-                "a pycoll.Schedule"
-            )
-        schedule.verify()
-        self._verified[id(schedule)] = schedule
-        return schedule
-
-
-@cache
-def _builtin_algorithms() -> frozenset[str]:
-    return frozenset(info["name"] for info in _core.algorithms())

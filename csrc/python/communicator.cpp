@@ -33,10 +33,6 @@ std::optional<Nanoseconds> from_seconds(std::optional<double> seconds) {
   return from_seconds(*seconds);
 }
 
-double to_seconds(Nanoseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
-
 // Buffers of works that were dropped before they ended. They must outlive the works, and the threads that end
 // works must not need the GIL; so they are kept here, and let go when the group is next used, or closed.
 class Unfinished {
@@ -46,6 +42,11 @@ class Unfinished {
   }
   void sweep() {
     std::erase_if(entries_, [](const auto& entry) { return entry.first->done(); });
+  }
+  // For the group's end: what runs even then keeps its buffers for ever, since nobody will see it end.
+  void let_go() {
+    for (auto& entry : entries_) entry.second.release();
+    entries_.clear();
   }
 
  private:
@@ -137,8 +138,12 @@ class PyCommunicator {
       new std::shared_ptr<Communicator>(std::move(engine_));  // leaving the group is the parent's to do
       return;
     }
-    const py::gil_scoped_release release;
-    engine_.reset();
+    {
+      const py::gil_scoped_release release;
+      engine_->close();
+    }
+    unfinished_->sweep();
+    unfinished_->let_go();
   }
 
   static std::unique_ptr<PyCommunicator> create(int rank, int ranks, const py::function& all_gather,
@@ -296,11 +301,12 @@ void bind_communicator(py::module_& module) {
                   py::arg("group"), py::arg("timeout"))
       .def_property_readonly("rank", [](const PyCommunicator& group) { return group.engine().rank(); })
       .def_property_readonly("ranks", [](const PyCommunicator& group) { return group.engine().ranks(); })
-      .def_property(
-          "timeout", [](const PyCommunicator& group) { return to_seconds(group.engine().options().timeout); },
+      .def(
+          "set_timeout",
           [](const PyCommunicator& group, double seconds) {
             group.engine().set_timeout(from_seconds(seconds));
-          })
+          },
+          py::arg("seconds"))
       .def_property_readonly("sequence",
                              [](const PyCommunicator& group) { return group.engine().sequence(); })
       .def("allreduce_plain", &PyCommunicator::allreduce_plain, py::arg("array"), py::arg("op"))
