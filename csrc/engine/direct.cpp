@@ -172,7 +172,7 @@ void Direct::prepare(const CollectiveCall& call, uint64_t sequence) {
 void Direct::finish(const CollectiveCall& call, shm::Operation& operation) {
   if (call.kind == CollectiveKind::Barrier || call.count == 0) return;
   const Role role = role_of(call);
-  if (call.op == Op::PremulSum)
+  if (role.reduces && call.op == Op::PremulSum)
     for (int rank = 0; rank < group_.ranks(); ++rank)
       factors_[static_cast<size_t>(rank)] = arrivals_.header(rank, operation.sequence).factor;
   if (fits_payload(call, role)) {
@@ -257,7 +257,8 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
   const auto ranks = static_cast<size_t>(group_.ranks());
   const size_t total = share_bytes(call);
   const size_t chunk = group_.more_ranks_than_processors() ? 512 << 10 : 128 << 10;
-  static_assert(kStagingRing >= 4 * (512 << 10), "three chunks are in flight, and one more may be skipped at the ring's end");
+  static_assert(kStagingRing >= 4 * (512 << 10),
+                "three chunks are in flight, and one more may be skipped at the ring's end");
   const size_t chunks = (total + chunk - 1) / chunk;
   std::array<uint64_t, 3> begins{};
   struct Slice {

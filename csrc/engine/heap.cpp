@@ -21,7 +21,7 @@ uint64_t Heap::take_range(size_t length) {
     free_.erase(fit);
     return offset;
   }
-  const uint64_t limit = static_cast<uint64_t>(group_.rank() + 2) << kHeapShift;
+  const uint64_t limit = group_.segment().layout().arena_at(group_.rank());
   if (length > limit - end_)
     throw Error("no room for a shared buffer of " + std::to_string(length) +
                 " bytes: this rank's share of the segment is used up");

@@ -24,17 +24,6 @@ bool needs_output(const CollectiveCall& call, int rank) {
   return rank == call.root || (call.kind != CollectiveKind::Reduce && call.kind != CollectiveKind::Gather);
 }
 
-// What of a call is not of its kind must not make ranks differ.
-CollectiveCall normalized(CollectiveCall call) {
-  if (!is_reduction(call.kind)) call.op = Op::Sum;
-  if (!is_rooted(call.kind)) call.root = 0;
-  if (call.kind == CollectiveKind::Barrier) {
-    call.count = 0;
-    call.dtype = DType::UInt8;
-  }
-  return call;
-}
-
 }  // namespace
 
 std::shared_ptr<Communicator> Communicator::create(int rank, int ranks, const AllGatherBytes& all_gather,
@@ -153,7 +142,7 @@ std::shared_ptr<const Plan> ShmCommunicator::plan_for(const CollectiveCall& call
     }
     return plan;
   }
-  auto& plan = plans_[{call.kind, call.algorithm, call.pieces, call.root}];
+  auto& plan = plans_[{call.kind, call.algorithm, call.pieces, is_rooted(call.kind) ? call.root : 0}];
   if (!plan) {
     auto schedule = std::make_shared<Schedule>(
         build(call.algorithm,
@@ -172,16 +161,14 @@ std::shared_ptr<const Plan> ShmCommunicator::prepare(const CollectiveCall& call)
   return plan_for(call);
 }
 
-void ShmCommunicator::run(const CollectiveCall& given) {
-  const CollectiveCall call = normalized(given);
+void ShmCommunicator::run(const CollectiveCall& call) {
   const std::shared_ptr<const Plan> plan = prepare(call);
   queue_->run([&](const Deadline& deadline) { execute(call, plan.get(), deadline); });
 }
 
-std::shared_ptr<Work> ShmCommunicator::submit(const CollectiveCall& given) {
-  CollectiveCall call = normalized(given);
+std::shared_ptr<Work> ShmCommunicator::submit(const CollectiveCall& call) {
   std::shared_ptr<const Plan> plan = prepare(call);
-  return queue_->submit([this, call = std::move(call), plan = std::move(plan)](const Deadline& deadline) {
+  return queue_->submit([this, call, plan = std::move(plan)](const Deadline& deadline) {
     execute(call, plan.get(), deadline);
   });
 }
@@ -191,22 +178,24 @@ void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, cons
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
   sequence_.store(sequence, std::memory_order_relaxed);
 
-  const size_t bytes = call.count * size_of(call.dtype);
+  const bool barrier = call.kind == CollectiveKind::Barrier;
+  const size_t bytes = barrier ? 0 : call.count * size_of(call.dtype);
   const auto shares = static_cast<size_t>(ranks());
   const bool many_in = call.kind == CollectiveKind::ReduceScatter || call.kind == CollectiveKind::Scatter ||
                        call.kind == CollectiveKind::AllToAll;
+  // What of a call is not of its kind must not make ranks differ.
   shm::CallHeader& header = arrivals_.header(sequence);
   header.sequence = sequence;
-  header.count = call.count;
+  header.count = barrier ? 0 : call.count;
   header.schedule_hash = plan != nullptr ? plan->hash : 0;
   header.factor = call.factor;
   header.input = heap_.locate(call.input, many_in ? bytes * shares : bytes);
   header.output =
       call.kind == CollectiveKind::AllReduce ? heap_.locate(call.output, bytes) : shm::HeapRange{};
-  header.root = call.root;
+  header.root = is_rooted(call.kind) ? call.root : 0;
   header.kind = call.kind;
-  header.dtype = call.dtype;
-  header.op = call.op;
+  header.dtype = barrier ? DType::UInt8 : call.dtype;
+  header.op = is_reduction(call.kind) ? call.op : Op::Sum;
   const std::string_view algorithm = plan != nullptr ? std::string_view(plan->schedule->algorithm) : kDirect;
   header.algorithm[algorithm.copy(header.algorithm, sizeof header.algorithm - 1)] = '\0';
 
@@ -222,7 +211,7 @@ void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, cons
   arrivals_.match(operation);
   if (plan == nullptr) {
     direct_.finish(call, operation);
-  } else if (call.count != 0) {
+  } else if (bytes != 0) {
     channels_.begin(operation);
     executor_.run(*plan, call);
   }
