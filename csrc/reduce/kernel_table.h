@@ -29,13 +29,15 @@ using ReduceKernel = void (*)(const ReduceCall&);
 using WidenKernel = void (*)(const void* source, void* destination, size_t count, double scale);
 // destination[i] = rounded(source[i] * 2^ceil(log2 divisor) / divisor)
 using NarrowKernel = void (*)(const void* source, void* destination, size_t count, int divisor);
+using CopyKernel = void (*)(void* destination, const void* source, size_t bytes);
 
 struct KernelTable {
   const char* name;
   ReduceKernel reduce[kDTypes][kOps];  // null: the pair has no meaning
   WidenKernel widen[kDTypes];          // float and complex dtypes only
   NarrowKernel narrow[kDTypes];        // float and complex dtypes only
-  void (*copy_streaming)(void* destination, const void* source, size_t bytes);
+  CopyKernel copy;
+  CopyKernel copy_streaming;
 };
 
 // Complete. The others start from it and replace what gains from wider vectors.

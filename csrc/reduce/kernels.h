@@ -272,24 +272,32 @@ void narrow_kernel(const void* source, void* destination, size_t count, int divi
   for (; i < count; ++i) narrow_block<Format, 1>(from, to, i, division);
 }
 
-inline void copy_streaming(void* destination, const void* source, size_t bytes) {
+// Aligned stores from wherever the source is. The C library's memcpy may use `rep movsb`, which on some
+// processors slows to a third where the destination lies a little past the source within a page.
+template <bool Streaming>
+void copy_vectors(void* destination, const void* source, size_t bytes) {
   using Line = Vec<uint8_t, kVectorBytes>;
+  constexpr size_t kBlock = 4 * kVectorBytes;
   auto* to = static_cast<char*>(destination);
   const auto* from = static_cast<const char*>(source);
-  const size_t offset = reinterpret_cast<uintptr_t>(to) % kVectorBytes;
-  size_t i = offset == 0 ? 0 : kVectorBytes - offset;
-  if (bytes < i + 256) {
+  if (bytes < 2 * kBlock) {
     __builtin_memcpy(to, from, bytes);
     return;
   }
-  __builtin_memcpy(to, from, i);
-  for (; i + 4 * kVectorBytes <= bytes; i += 4 * kVectorBytes) {
+  const size_t lead = -reinterpret_cast<uintptr_t>(to) % kVectorBytes;
+  store(to, load<Line>(from));
+  size_t i = lead;
+  for (; i + kBlock <= bytes; i += kBlock) {
     Line lines[4];
+#pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) lines[u] = load<Line>(from + i + u * kVectorBytes);
-    for (int u = 0; u < 4; ++u) store_streaming(to + i + u * kVectorBytes, lines[u]);
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) Whole{Streaming}.write(to + i + u * kVectorBytes, lines[u]);
   }
-  __builtin_memcpy(to + i, from + i, bytes - i);
-  finish_streaming();
+  for (; i + kVectorBytes <= bytes; i += kVectorBytes) store(to + i, load<Line>(from + i));
+  const size_t last = bytes - kVectorBytes;
+  store(to + last, load<Line>(from + last));
+  if (Streaming) finish_streaming();
 }
 
 constexpr size_t index(DType dtype) {
@@ -363,7 +371,8 @@ constexpr void add_hot_kernels(KernelTable& table) {
   add_min_max<int32_t>(table, DType::Int32);
   add_min_max<int64_t>(table, DType::Int64);
   add_integer_avg<SummedInDouble<int32_t>>(table, DType::Int32);
-  table.copy_streaming = &copy_streaming;
+  table.copy = &copy_vectors<false>;
+  table.copy_streaming = &copy_vectors<true>;
 }
 
 }  // namespace pycoll::PYCOLL_ISA

@@ -17,6 +17,9 @@ namespace {
 constexpr std::array<std::string_view, kOps> kOpNames{"sum",  "avg", "prod", "min",       "max",
                                                       "band", "bor", "bxor", "premul_sum"};
 
+// Below, the C library's copy is as fast as any.
+constexpr size_t kVectorCopy = 1024;
+
 constexpr size_t index(DType dtype) {
   return static_cast<size_t>(dtype);
 }
@@ -79,6 +82,7 @@ class Kernels {
       if (faster.widen[dtype]) table.widen[dtype] = faster.widen[dtype];
       if (faster.narrow[dtype]) table.narrow[dtype] = faster.narrow[dtype];
     }
+    table.copy = faster.copy;
     table.copy_streaming = faster.copy_streaming;
     table.name = faster.name;
     names_[size_++] = faster.name;
@@ -165,8 +169,10 @@ void copy_bytes(void* destination, const void* source, size_t bytes, Stores stor
   if (bytes == 0 || destination == source) return;
   if (stores == Stores::NonTemporal) {
     kernels.active().copy_streaming(destination, source, bytes);
-  } else {
+  } else if (bytes < kVectorCopy) {
     std::memcpy(destination, source, bytes);
+  } else {
+    kernels.active().copy(destination, source, bytes);
   }
 }
 

@@ -222,7 +222,7 @@ def test_no_sources_or_destinations() -> None:
 @pytest.mark.parametrize("non_temporal", [False, True])
 def test_copy(non_temporal: bool) -> None:
     source = np.random.default_rng(3).integers(0, 255, 100_000, np.uint8)
-    for bytes_ in (0, 1, 63, 64, 65, 300, 1000, 4096, 99_000):
+    for bytes_ in (0, 1, 63, 64, 65, 300, 1000, 1024, 1087, 1300, 4096, 99_000):
         for place in (0, 1, 8, 63):
             guarded = np.full(100_000, 255, np.uint8)
             _core.copy_bytes(
