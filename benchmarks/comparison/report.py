@@ -190,9 +190,9 @@ class Report:
         ]
         parts += [f"**Left out**: {self._title(name)}: {reason}" for name, reason in absent.items()]
         parts.append(
-            "Microseconds of one AllReduce (float32, sum, in place) at its slowest rank; the median over runs "
-            "of each run's median. A ratio over 1 says how many times as fast as the best peer pycoll is; ✓ and "
-            "✗: its target is met or missed. Compare within one table only."
+            "Microseconds of one AllReduce (float32, sum, in place) at its slowest rank; the median over "
+            "runs of each run's median. A ratio over 1 says how many times as fast as the best peer pycoll "
+            "is; ✓ and ✗: its target is met or missed. Compare within one table only."
         )
         for ranks, state in self.tables():
             crowd = f" on {self.processors} processors" if ranks > self.processors else ""
