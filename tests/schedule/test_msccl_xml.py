@@ -41,8 +41,9 @@ def step(number: int, text: str) -> str:
         count = places.pop()[1:]
     source, destination = [*places, "i-1", "i-1"][:2]
     return (
-        f'<step s="{number}" type="{kind}" srcbuf="{source[0]}" srcoff="{source[1:]}" dstbuf="{destination[0]}" '
-        f'dstoff="{destination[1:]}" cnt="{count}" depid="{after[0]}" deps="{after[1]}" hasdep="0"/>'
+        f'<step s="{number}" type="{kind}" srcbuf="{source[0]}" srcoff="{source[1:]}" '
+        f'dstbuf="{destination[0]}" dstoff="{destination[1:]}" cnt="{count}" '
+        f'depid="{after[0]}" deps="{after[1]}" hasdep="0"/>'
     )
 
 
