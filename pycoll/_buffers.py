@@ -21,6 +21,7 @@ from pycoll.errors import InvalidArgument, Unsupported
 Array = Any
 
 _DTYPES = frozenset(_core.dtypes())
+_ADDED_BY_A_PACKAGE = 2  # a value of dtype.isbuiltin
 _DLPACK_HOST_DEVICES = (1, 3, 11)  # kDLCPU, and host memory pinned for CUDA and ROCm
 
 
@@ -201,7 +202,7 @@ def _describe(array: Array, call: str, name: str) -> tuple[int, str, int, bool] 
     if plain is not None:
         return plain
     if isinstance(array, np.ndarray):
-        if array.dtype.kind == "V":
+        if array.dtype.isbuiltin == _ADDED_BY_A_PACKAGE:
             _core.register_numpy_dtype(array.dtype.num, _numpy_name(array.dtype, call, name))
             return _core.describe(array)
         _numpy_name(array.dtype, call, name)
@@ -216,7 +217,9 @@ def _numpy_name(dtype: np.dtype[Any], call: str, name: str) -> str:
             f"{call}: {name} holds {dtype} in the other byte order: pass "
             f"{name}.astype({name}.dtype.newbyteorder('='))"
         )
-    if dtype.name not in _DTYPES or (dtype.kind == "V" and dtype.type.__module__ != "ml_dtypes"):
+    if dtype.name not in _DTYPES or (
+        dtype.isbuiltin == _ADDED_BY_A_PACKAGE and dtype.type.__module__ != "ml_dtypes"
+    ):
         raise Unsupported(f"{call}: {name} holds {dtype}, and there are collectives on {_dtype_list()} only")
     return str(dtype.name)
 

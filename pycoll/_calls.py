@@ -37,9 +37,18 @@ class PremulSum(NamedTuple):
 
 
 def premul_sum(factor: Any) -> PremulSum:
-    """The operator "each rank's contribution times a factor, summed". The factor: a number or a one-element
-    array."""
-    return PremulSum("premul_sum", float(factor))
+    """The operator "each rank's contribution times a factor, summed". `factor`: a number, or an array or
+    tensor of one element."""
+    return PremulSum("premul_sum", _number(factor))
+
+
+def _number(factor: Any) -> float:
+    try:
+        return float(factor.item() if hasattr(factor, "item") else factor)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidArgument(
+            f"premul_sum: factor is {factor!r}: it must be one number, or an array of one element"
+        ) from None
 
 
 class Work:
@@ -118,7 +127,7 @@ def store(buffers: Sequence[Buffer]) -> None:
 
 def op_and_factor(op: Op, call: str) -> tuple[str, float]:
     if isinstance(op, tuple) and len(op) == 2 and op[0] == "premul_sum":
-        return "premul_sum", float(op[1])
+        return "premul_sum", _number(op[1])
     name = op if isinstance(op, str) else str(getattr(op, "name", op)).lower()
     name = _TORCH_OPS.get(name, name)
     if name not in OPS:

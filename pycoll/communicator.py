@@ -391,6 +391,10 @@ class Communicator(Group):
                 )
             return None, ""
         if isinstance(algorithm, _core.Schedule):
+            if algorithm.collective != kind:
+                raise InvalidArgument(
+                    f"{self._call(kind)}: algorithm is a schedule for {algorithm.collective}"
+                )
             return algorithm, ""  # the engine verifies it when it first sees it
         if not isinstance(algorithm, str):
             raise InvalidArgument(

@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <bit>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,9 +48,8 @@ constexpr int kFirstExtensionDtype = 256;
 std::optional<DType> numpy_dtype(PyObject* descriptor) {
   const auto dtype = py::reinterpret_borrow<py::dtype>(descriptor);
   if (dtype.num() < kFirstExtensionDtype) {
-    // '<' and '>' are written only for the order that is not the machine's own.
-    const char order = dtype.byteorder();
-    if (order == '<' || order == '>') return std::nullopt;
+    constexpr char foreign_order = std::endian::native == std::endian::little ? '>' : '<';
+    if (dtype.byteorder() == foreign_order) return std::nullopt;
     return number_dtype(dtype.kind(), dtype.itemsize());
   }
   for (const auto& [number, known] : extension_dtypes())
