@@ -1,20 +1,40 @@
 #include "engine/point_to_point.h"
 
+#include "engine/courier.h"
+
 namespace pycoll {
 
-struct PointToPoint::State {};
+PointToPoint::PointToPoint(shm::Group& group, Heap& heap)
+    : heap_(heap), courier_(std::make_shared<Courier>(group)) {}
 
-PointToPoint::PointToPoint(shm::Group&, Heap&) {}
 PointToPoint::~PointToPoint() = default;
 
-std::shared_ptr<Work> PointToPoint::send(const void*, size_t, int, uint64_t, Nanoseconds) {
-  throw Unsupported("send is not supported yet");
+std::shared_ptr<Work> PointToPoint::send(const void* data, size_t bytes, int destination, uint64_t tag,
+                                         Nanoseconds timeout) {
+  // Sends only read: one type of request serves both directions.
+  auto* const source = const_cast<std::byte*>(static_cast<const std::byte*>(data));
+  return courier_->post(
+      {.sends = true, .data = source, .bytes = bytes, .peer = destination, .tag = tag, .timeout = timeout},
+      heap_.locate(data, bytes));
 }
 
-std::shared_ptr<Work> PointToPoint::recv(void*, size_t, int, uint64_t, Nanoseconds, int*) {
-  throw Unsupported("recv is not supported yet");
+std::shared_ptr<Work> PointToPoint::recv(void* data, size_t bytes, int source, uint64_t tag,
+                                         Nanoseconds timeout, int* source_out) {
+  return courier_->post({.sends = false,
+                         .data = static_cast<std::byte*>(data),
+                         .bytes = bytes,
+                         .peer = source,
+                         .tag = tag,
+                         .source_out = source_out,
+                         .timeout = timeout});
 }
 
-void PointToPoint::stop(std::exception_ptr) {}
+void PointToPoint::stop(std::exception_ptr error) {
+  courier_->stop(std::move(error));
+}
+
+size_t PointToPoint::shared_bytes() const {
+  return courier_->shared_bytes();
+}
 
 }  // namespace pycoll

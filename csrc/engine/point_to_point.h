@@ -1,4 +1,9 @@
 // Send and receive between two ranks of one host, matched by (source, destination, tag) in order of posting.
+//
+// Messages of up to 1 MiB are copied into shared memory by the send, which is complete at once while the
+// rank's arena (16 MiB) has room; longer ones, and those beyond the room, are complete when the receiver
+// takes them. Whoever calls, waits or asks done() moves messages along, of all operations of the rank; while
+// nobody does, a thread of the rank does, which lives only while operations are under way.
 #pragma once
 #include <memory>
 #include <optional>
@@ -9,6 +14,8 @@
 
 namespace pycoll {
 
+class Courier;
+
 class PointToPoint {
  public:
   PointToPoint(shm::Group& group, Heap& heap);
@@ -18,12 +25,14 @@ class PointToPoint {
                              Nanoseconds timeout);
   std::shared_ptr<Work> recv(void* data, size_t bytes, int source, uint64_t tag, Nanoseconds timeout,
                              int* source_out);
-  // Ends everything outstanding with `error`.
+  // Ends everything outstanding with `error`. What was sent completely can still be received.
   void stop(std::exception_ptr error);
+  // Bytes of shared memory that hold, or lately held, messages on their way.
+  size_t shared_bytes() const;
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;
+  Heap& heap_;
+  std::shared_ptr<Courier> courier_;
 };
 
 }  // namespace pycoll

@@ -1,9 +1,6 @@
 #include "transport/shm/group.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,33 +9,20 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "transport/shm/futex.h"
 
 namespace pycoll::shm {
 namespace {
 
 using std::chrono::microseconds;
 
-// No FUTEX_PRIVATE_FLAG: the word is shared between processes.
-void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, microseconds at_most) {
-  const timespec limit{at_most.count() / 1'000'000, at_most.count() % 1'000'000 * 1000};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, expected, &limit, nullptr, 0);
-}
+}  // namespace
 
-void futex_wake(std::atomic<uint32_t>& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-}
-
-double seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
-std::string format_seconds(double value) {
+std::string format_seconds(std::chrono::nanoseconds duration) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", value);
+  std::snprintf(text, sizeof text, "%.3g s", std::chrono::duration<double>(duration).count());
   return text;
 }
-
-}  // namespace
 
 Patience Patience::for_ranks(int ranks, int processors) {
   if (ranks <= processors) return {.spins = 2000, .yields = 1000};
@@ -196,7 +180,7 @@ void Group::fail_lost(const Operation& operation, int peer) {
       describe(operation) + ": rank " + std::to_string(peer) + " (pid " + std::to_string(other.pid) + ") ";
   text += left ? "has left the group" : "is gone: its process exited or was killed";
   if (operation.started)
-    text += ", noticed after waiting " + format_seconds(seconds(SteadyClock::now() - *operation.started));
+    text += ", noticed after waiting " + format_seconds(SteadyClock::now() - *operation.started);
   text += ". The group is no longer usable; look at that rank's own output for the cause.";
   fail(FailureKind::PeerLost, text);
   throw_failure();
@@ -215,7 +199,7 @@ int Group::culprit(const Operation& operation, int peer) const {
 }
 
 void Group::fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited) {
-  std::string text = describe(operation) + ": timed out after " + format_seconds(seconds(waited));
+  std::string text = describe(operation) + ": timed out after " + format_seconds(waited);
   std::string missing;
   for (int r = 0; r < ranks_ && operation.sequence != 0; ++r) {
     const auto& line = control(r).arrival[operation.sequence & 1];

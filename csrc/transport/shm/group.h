@@ -39,6 +39,8 @@ inline void pause_processor() {
 #endif
 }
 
+std::string format_seconds(std::chrono::nanoseconds duration);  // "2.5 s"
+
 class Group {
  public:
   Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience);
@@ -46,6 +48,7 @@ class Group {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   const std::string& name() const { return name_; }
+  const Patience& patience() const { return patience_; }
   bool more_ranks_than_processors() const { return patience_.spins == 0; }
   Segment& segment() const { return *segment_; }
   RankControl& control(int rank) const { return *controls_[static_cast<size_t>(rank)]; }
@@ -85,6 +88,7 @@ class Group {
 
   // The first failure of a group stays its failure, on every rank.
   void fail(FailureKind kind, const std::string& text);
+  bool failed() const { return segment_->group().failure.load(std::memory_order_acquire) == FailureState::Set; }
   void throw_if_failed() const;
   [[noreturn]] void throw_failure() const;
 

@@ -1,6 +1,7 @@
 #include "transport/shm/layout.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace pycoll::shm {
 namespace {
@@ -13,7 +14,9 @@ Layout::Layout(int ranks) : ranks(ranks) {
   const size_t peers = static_cast<size_t>(std::max(1, ranks - 1));
   channel_bytes = std::max<size_t>(kChannelArea / peers / 1024 * 1024, 1024);
   channels_at = round_up(sizeof(RankControl), kCacheLine);
-  small_at = round_up(channels_at + sizeof(ChannelCounters) * static_cast<size_t>(ranks), kPage);
+  message_slots = std::clamp<size_t>(std::bit_floor(kMessageRings / peers / sizeof(MessageSlot)), 8, 64);
+  messages_at = channels_at + sizeof(ChannelCounters) * static_cast<size_t>(ranks);
+  small_at = round_up(messages_at + message_ring_bytes() * static_cast<size_t>(ranks), kPage);
   staging_at = small_at + 2 * kSmallSlot;
   channel_data_at = staging_at + kStagingRing;
   // An odd number of pages, plus a few lines: equal offsets in different ranks' areas must not fall on the

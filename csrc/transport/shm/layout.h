@@ -1,8 +1,10 @@
 // What lies where in a group's shared segment. One anonymous file a group:
 //
 //   [0, page)                     GroupControl
-//   [page + r*stride, ...)        rank r: RankControl, channel counters, small slots, staging ring, channels
-//   [(r+1) << 40, (r+2) << 40)    rank r's heap: a sparse terabyte for Communicator::allocate
+//   [page + r*stride, ...)        rank r: RankControl, channel counters, message rings, small slots, staging ring,
+//                                 channels
+//   [(r+1) << 40, (r+2) << 40)    rank r's heap: a sparse terabyte for Communicator::allocate; its last 16 MiB are the
+//                                 arena of its messages
 //
 // The file is sparse, so what is never touched costs nothing.
 #pragma once
@@ -25,6 +27,8 @@ inline constexpr size_t kSmallSlot = 16 << 10;   // two a rank, by parity of the
 inline constexpr size_t kStagingRing = 2 << 20;  // a rank; chunks of the direct path
 inline constexpr size_t kChannelArea = 1 << 20;  // a rank; its outgoing channels share it
 inline constexpr int kHeapShift = 40;
+inline constexpr size_t kMessageRings = 64 << 10;    // a rank; its rings of message descriptors share it
+inline constexpr size_t kMessageArena = 16 << 20;    // the end of a rank's heap: payloads of messages under way
 
 // Where a buffer lies in its rank's heap; length 0: it does not lie there.
 struct HeapRange {
@@ -62,6 +66,12 @@ struct alignas(kCacheLine) CounterLine {
   std::atomic<uint64_t> value;
 };
 
+// A futex to sleep on. A sleeper arms it and takes a last look; who has news rings it, once for all sleepers.
+struct Doorbell {
+  std::atomic<uint32_t> word;
+  std::atomic<uint32_t> armed;
+};
+
 enum class RankState : uint32_t { Absent, Alive, Left, Dead };
 
 struct RankControl {
@@ -82,6 +92,10 @@ struct RankControl {
   CounterLine finished;    // sequence number of the last zero-copy collective done with others' buffers
   CounterLine claimed[2];  // rank 0's only: zero-copy pieces handed out / completed, by parity
   CounterLine completed[2];
+  // Point to point, whose threads are others than those of collectives.
+  alignas(kCacheLine) Doorbell message_waiters;   // threads that wait for a message of theirs
+  Doorbell message_keeper;                        // the thread that moves messages while nobody waits
+  std::atomic<uint32_t> messages_closed;          // what this rank lent to others is no longer valid
 };
 
 enum class FailureState : uint32_t { None, Writing, Set };
@@ -102,17 +116,66 @@ struct ChannelCounters {
   CounterLine read;
 };
 
+// Point to point: each ordered pair of ranks has a ring of descriptors in the sender's area.
+enum class MessageKind : uint32_t {
+  Inline,     // the payload is in the descriptor
+  Buffered,   // the payload is in, or streams through, a buffer of the sender's arena
+  Announced,  // the payload waits at the sender, whose arena is full, for Wanted
+  Lent,       // the payload is in a shared buffer of the sender's user, who waits for Taken
+  Wanted,     // answers Announced: the message has a receive
+  Granted,    // answers Wanted: as Buffered
+  Taken,      // answers Announced and Lent: the sender is done with the message
+};
+
+inline constexpr size_t kInlineMessage = 32;
+
+struct Message {
+  MessageKind kind = MessageKind::Inline;
+  uint32_t reserved = 0;
+  uint64_t tag = 0;
+  uint64_t bytes = 0;
+  std::byte body[kInlineMessage] = {};  // the payload, or a MessagePlace
+};
+
+struct MessagePlace {
+  uint64_t id = 0;  // the sender's, of messages that are answered
+  HeapRange range;  // Lent: of the user's buffer. Buffered, Granted: base in the arena, length without the head
+};
+static_assert(sizeof(MessagePlace) == kInlineMessage);
+
+struct alignas(kCacheLine) MessageSlot {
+  std::atomic<uint64_t> turn;  // position in the ring + 1, once the message is there
+  Message message;
+};
+static_assert(sizeof(MessageSlot) == kCacheLine);
+
+// Both written by the receiver.
+struct alignas(kCacheLine) MessageCounters {
+  std::atomic<uint64_t> read;      // slots
+  std::atomic<uint64_t> consumed;  // buffers of the arena
+};
+
+// Head of a buffer in the arena. The payload behind it is a ring where the message is longer.
+struct MessageBuffer {
+  CounterLine written;  // bytes
+  CounterLine read;     // bytes; all of the message at once where the receiver wants no more of it
+};
+
 struct Layout {
   explicit Layout(int ranks);
   int ranks;
   size_t channel_bytes;  // capacity of one channel
   size_t channels_at;    // offsets within a rank's area
+  size_t message_slots;  // of a message ring, a power of two
+  size_t messages_at;
   size_t small_at;
   size_t staging_at;
   size_t channel_data_at;
   size_t stride;  // of a rank's area
   size_t total() const { return kPage + stride * static_cast<size_t>(ranks); }
   size_t rank_at(int rank) const { return kPage + stride * static_cast<size_t>(rank); }
+  size_t message_ring_bytes() const { return sizeof(MessageCounters) + message_slots * sizeof(MessageSlot); }
+  uint64_t arena_at(int rank) const { return (static_cast<uint64_t>(rank + 2) << kHeapShift) - kMessageArena; }
 };
 
 }  // namespace pycoll::shm
