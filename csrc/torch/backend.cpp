@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <mutex>
-#include <set>
+#include <vector>
 
 #include "torch/errors.h"
 
@@ -15,8 +15,8 @@ constexpr TorchCall kCoalesced{c10d::OpType::COALESCED, "pycoll:coalesced"};
 
 std::mutex live_mutex;
 // Never destroyed: groups may outlive static destructors.
-std::set<Backend*>& live_backends() {
-  static auto* backends = new std::set<Backend*>;
+std::vector<c10::weak_intrusive_ptr<Backend>>& live_backends() {
+  static auto* backends = new std::vector<c10::weak_intrusive_ptr<Backend>>;
   return *backends;
 }
 
@@ -29,8 +29,14 @@ Backend::Backend(std::shared_ptr<Communicator> communicator)
           "pycoll", std::chrono::duration_cast<std::chrono::milliseconds>(communicator_->options().timeout))),
       process_(getpid()) {
   options_->group_name = communicator_->options().group;
+}
+
+c10::intrusive_ptr<Backend> Backend::create(std::shared_ptr<Communicator> communicator) {
+  auto backend = c10::make_intrusive<Backend>(std::move(communicator));
   std::lock_guard lock(live_mutex);
-  live_backends().insert(this);
+  std::erase_if(live_backends(), [](const auto& old) { return old.expired(); });
+  live_backends().emplace_back(backend);
+  return backend;
 }
 
 Backend::~Backend() {
@@ -38,10 +44,6 @@ Backend::~Backend() {
     // The threads and peers are the parent's; the least harm is to leave everything as it is.
     new std::shared_ptr<Communicator>(std::move(communicator_));
     return;
-  }
-  {
-    std::lock_guard lock(live_mutex);
-    live_backends().erase(this);
   }
   shutdown();
 }
@@ -56,9 +58,8 @@ void Backend::shutdown_all() {
   std::vector<c10::intrusive_ptr<Backend>> backends;
   {
     std::lock_guard lock(live_mutex);
-    for (Backend* backend : live_backends())
-      if (auto alive = c10::weak_intrusive_ptr<Backend>::reclaim_copy(backend).lock())
-        backends.push_back(alive);
+    for (const auto& backend : live_backends())
+      if (auto alive = backend.lock()) backends.push_back(std::move(alive));
   }
   for (auto& backend : backends) backend->shutdown();
 }

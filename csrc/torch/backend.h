@@ -17,7 +17,9 @@ class Backend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  explicit Backend(std::shared_ptr<Communicator> communicator);
+  static c10::intrusive_ptr<Backend> create(std::shared_ptr<Communicator> communicator);
+  explicit Backend(
+      std::shared_ptr<Communicator> communicator);  // for create(), which shutdown_all() knows of
   ~Backend() override;
 
   // collectives.cpp. A synchronous call runs on the caller's thread and returns null, as c10d allows.

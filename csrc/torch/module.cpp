@@ -26,7 +26,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
     const auto all_gather =
         all_gather_over({std::move(store), rank, ranks, group, timeout, throw_if_interrupted});
-    return c10::make_intrusive<Backend>(Communicator::create(rank, ranks, all_gather, {group, timeout}));
+    return Backend::create(Communicator::create(rank, ranks, all_gather, {group, timeout}));
   });
 }
 

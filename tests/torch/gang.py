@@ -1,14 +1,15 @@
 """Processes that run a test's function, a rank each.
 
-Starting torch takes seconds, so one gang serves many tests: it is sent functions, and makes process groups of as many ranks
-as each test asks for. The processes run this file as a script, and get functions by value, so they import no test.
+Importing torch takes seconds: one server process does it, and all ranks are forked from that. They run this file, and get
+functions by value, so they import no test.
 """
 
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
 import tempfile
 import time
@@ -29,16 +30,20 @@ class RankFailed(AssertionError):
 
 
 class Gang:
-    def __init__(self, size: int, backend: str = "pycoll", variables: dict[str, str] | None = None) -> None:
+    def __init__(self, size: int, backend: str = "pycoll") -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "cloudpickle"])
         self.backend = backend
         self.pipes: list[Connection] = []
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes = []
         for rank in range(size):
             here, there = Pipe()
-            line = [sys.executable, __file__, str(there.fileno())]
-            environment = {**os.environ, **(variables or {}), "RANK": str(rank)}
-            self.processes.append(subprocess.Popen(line, pass_fds=[there.fileno()], env=environment))
+            process = context.Process(
+                target=runpy.run_path, args=(__file__, {"SERVE": (rank, there)}, "a rank"), daemon=True
+            )
+            process.start()
             there.close()
+            self.processes.append(process)
             self.pipes.append(here)
         self._directory = tempfile.TemporaryDirectory()
         self._stores = itertools.count()
@@ -79,11 +84,17 @@ class Gang:
         self, ranks: int, function: Callable[..., Any], *args: Any, deaths: frozenset[int] = frozenset(), limit: float = 60
     ) -> list[Any]:
         """Run `function(*args)` on the first `ranks` processes as they are."""
+        self.send(ranks, function, *args)
+        return self.collect(ranks, deaths, limit)
+
+    def send(self, ranks: int, function: Callable[..., Any], *args: Any) -> None:
         for module in {function.__module__, __name__}:
             cloudpickle.register_pickle_by_value(sys.modules[module])
         task = cloudpickle.dumps((function, args))
         for pipe in self.pipes[:ranks]:
             pipe.send_bytes(task)
+
+    def collect(self, ranks: int, deaths: frozenset[int] = frozenset(), limit: float = 60) -> list[Any]:
         deadline = time.monotonic() + limit
         results: list[Any] = [None] * ranks
         failures = []
@@ -96,7 +107,7 @@ class Gang:
                     continue
                 good, value = cloudpickle.loads(pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
-                failures.append(f"rank {rank} died, exit code {self.processes[rank].wait()}")
+                failures.append(f"rank {rank} died, exit code {self.exit_code(rank)}")
                 continue
             if good:
                 results[rank] = value
@@ -106,15 +117,19 @@ class Gang:
             raise RankFailed("\n".join(failures))
         return results
 
+    def exit_code(self, rank: int) -> int | None:
+        self.processes[rank].join(5)
+        return self.processes[rank].exitcode
+
     @property
     def usable(self) -> bool:
-        return all(process.poll() is None for process in self.processes) and not any(p.poll() for p in self.pipes)
+        return all(process.is_alive() for process in self.processes) and not any(p.poll() for p in self.pipes)
 
     def close(self) -> None:
         for process in self.processes:
             process.kill()
         for process in self.processes:
-            process.wait()
+            process.join()
         self._directory.cleanup()
 
     def __enter__(self) -> Gang:
@@ -124,9 +139,10 @@ class Gang:
         self.close()
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(rank: int, pipe: Connection) -> None:
     import torch
 
+    os.environ["RANK"] = str(rank)
     torch.set_num_threads(1)
     while True:
         try:
@@ -146,6 +162,8 @@ def _leave() -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
+    # torch names groups by a counter of the process, which a failed init leaves advanced on some ranks only.
+    dist.distributed_c10d._world.group_count = 0
 
 
 def _join(store: str, ranks: int, backend: str, timeout: float) -> None:
@@ -160,5 +178,5 @@ def _join(store: str, ranks: int, backend: str, timeout: float) -> None:
     )
 
 
-if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])))
+if "SERVE" in globals():
+    _serve(*globals()["SERVE"])

@@ -31,7 +31,6 @@ def both_ways(call, make):
         if async_op:
             work.wait()
             assert work.is_completed()
-            assert work.is_success()
         else:
             assert work is None
         yield tensors

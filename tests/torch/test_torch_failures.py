@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from datetime import timedelta
@@ -20,6 +21,10 @@ def error_of(call):
     with pytest.raises(dist.DistBackendError) as caught:
         call()
     return str(caught.value), time.monotonic() - start
+
+
+def names(text, rank):
+    return re.search(rf"rank(\(s\))? {rank}\b", text) is not None
 
 
 DISAGREEMENTS = {
@@ -74,8 +79,8 @@ def test_disagreement(ranks, name):
         return error_of(zero if dist.get_rank() == 0 else one)
 
     for text, seconds in ranks(2, body, breaks_group=True):
-        assert "rank 0" in text
-        assert "rank 1" in text
+        assert names(text, 0)
+        assert names(text, 1)
         if name == "all_to_all":
             continue
         assert of_zero in text.lower()
@@ -146,7 +151,7 @@ def test_a_rank_that_never_comes_is_named_in_time(ranks, tmp_path):
     for text, seconds in (zero, two):
         assert 1.4 < seconds < 4
         assert "timed out" in text or "because of rank" in text
-        assert "rank 1" in text
+        assert names(text, 1)
 
 
 def test_pg_options_are_refused(ranks, tmp_path):
@@ -182,7 +187,7 @@ def test_timeouts_shorter_and_longer_than_the_groups(ranks, async_op):
 
     for text, seconds in ranks(2, body, 10, 0.5, 2, timeout=10, breaks_group=True)[:1]:
         assert "timed out" in text
-        assert "rank 1" in text
+        assert names(text, 1)
         assert 0.4 < seconds < 1.9
     ranks(2, body, 1, 10, 2, timeout=1, breaks_group=True)  # waits beyond the group's second
 
@@ -199,13 +204,13 @@ def test_the_groups_timeout(ranks):
 
     text, seconds = ranks(2, body, timeout=1, breaks_group=True)[0]
     assert "timed out" in text
-    assert "rank 1" in text
+    assert names(text, 1)
     assert 0.9 < seconds < 1.9
 
 
 def test_set_timeout(ranks):
     def body():
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5))
+        dist.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=0.5))
         if dist.get_rank() == 1:
             time.sleep(2)
             return None
@@ -245,7 +250,7 @@ def test_abort(ranks):
 
     text, seconds = ranks(2, body, breaks_group=True)[0]
     assert "abort" in text
-    assert "rank 1" in text
+    assert names(text, 1)
     assert seconds < 2
 
 
@@ -257,7 +262,7 @@ def test_a_rank_that_leaves_is_named(ranks):
         return error_of(lambda: dist.all_reduce(torch.ones(4)))
 
     text, seconds = ranks(2, body, breaks_group=True)[0]
-    assert "rank 1" in text
+    assert names(text, 1)
     assert seconds < 2
 
 
@@ -282,14 +287,15 @@ def test_killed_and_stopped_ranks():
     with Gang(3) as gang:
         for text, seconds in gang.run(2, train(signal.SIGSTOP), timeout=2.0, deaths={1})[:1]:
             assert "timed out" in text
-            assert "rank 1" in text
+            assert names(text, 1)
             assert 1.9 < seconds < 8
         os.kill(gang.processes[1].pid, signal.SIGCONT)
-        gang.call(3, lambda: None) if False else gang.pipes[1].poll(20) and gang.pipes[1].recv_bytes()
+        assert gang.pipes[1].poll(20)  # it wakes to a group that has ended
+        gang.pipes[1].recv_bytes()
         for rank, answer in enumerate(gang.run(3, train(signal.SIGKILL), deaths={1})):
             if rank != 1:
                 text, seconds = answer
-                assert "rank 1" in text
+                assert names(text, 1)
                 assert seconds < 8
 
 
@@ -300,7 +306,7 @@ def test_a_peer_that_exits_before_a_subgroups_first_collective():
             os._exit(3)
         if dist.get_rank() == 0:
             text, seconds = error_of(lambda: dist.all_reduce(torch.ones(3), group=group))
-            assert "rank 1" in text
+            assert names(text, 1)
             assert seconds < 3
 
     with Gang(2) as gang:
