@@ -92,16 +92,13 @@ class PieceWalk {
     return std::nullopt;
   }
 
-  // Of the piece walked last: why `rank` does not have what it is owed; empty when it has.
-  std::string unmet(int rank, int piece) const {
-    if (!collective_.owed_after(rank, piece) || complete(held(rank))) return {};
-    const std::string owed =
-        "rank " + std::to_string(rank) + " is owed piece " + std::to_string(piece) + " complete";
-    if (empty(held(rank))) return owed + " but never receives it";
-    std::vector<int> missing;
-    for (int contributor = 0; contributor < bits_; ++contributor)
-      if (!test(held(rank), contributor)) missing.push_back(contributor);
-    return owed + " but lacks the contribution of " + list_ranks(missing);
+  // Of the piece walked last: who does not have what it is owed; empty when all have.
+  std::string unmet(int piece) const {
+    const int sole = collective_.sole_recipient(piece);
+    if (sole != Collective::kEveryRank) return unmet_at(sole, piece);
+    for (int rank = 0; rank < collective_.ranks; ++rank)
+      if (std::string reason = unmet_at(rank, piece); !reason.empty()) return reason;
+    return {};
   }
 
   int depth() const { return greatest_depth_; }
@@ -127,14 +124,27 @@ class PieceWalk {
     return sole == Collective::kEveryRank ? static_cast<int>(word) * 64 + bit : sole;
   }
 
+  std::string unmet_at(int rank, int piece) const {
+    if (complete(held(rank))) return {};
+    const std::string owed =
+        "rank " + std::to_string(rank) + " is owed piece " + std::to_string(piece) + " complete";
+    if (empty(held(rank))) return owed + " but never receives it";
+    std::vector<int> missing;
+    for (int contributor = 0; contributor < bits_; ++contributor)
+      if (!test(held(rank), contributor)) missing.push_back(contributor);
+    return owed + " but lacks the contribution of " + list_ranks(missing);
+  }
+
   void begin(int piece) {
     std::fill(held_.begin(), held_.end(), 0);
     std::fill(depth_.begin(), depth_.end(), 0);
     std::fill(writer_.begin(), writer_.end(), nullptr);
-    for (int rank = 0; rank < collective_.ranks; ++rank) {
-      const int bit = bits_ == 1 ? 0 : rank;
-      if (collective_.holds_before(rank, piece)) held(rank)[bit / 64] |= Word{1} << (bit % 64);
+    const int sole = collective_.sole_contributor(piece);
+    if (sole != Collective::kEveryRank) {
+      *held(sole) = 1;
+      return;
     }
+    for (int rank = 0; rank < collective_.ranks; ++rank) held(rank)[rank / 64] |= Word{1} << (rank % 64);
   }
 
   std::optional<Violation> play_round(const size_t* indices, size_t count) {
@@ -220,7 +230,7 @@ void walk_pieces(const Schedule& schedule, ScheduleReport& report) {
       if (!first || round(*found) < round(*first)) first = std::move(found);
       continue;
     }
-    for (int rank = 0; rank < schedule.ranks() && unmet.empty(); ++rank) unmet = walk.unmet(rank, piece);
+    if (unmet.empty()) unmet = walk.unmet(piece);
   }
   if (first)
     throw ScheduleError(describe(schedule) + ": " +
