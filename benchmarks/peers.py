@@ -10,6 +10,7 @@ on the machine meanwhile. What is measured, and how, is in benchmarks/README.md.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import os
@@ -43,6 +44,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 ALL_SIZES = "4,1k,64k,1m,16m,64m,256m"
 QUICK_SIZES = "4,1k,64k,1m,16m"
+MAX_RANKS = 64  # bench::kMaxRanks
 MAX_FAILURES = 2  # of a library at a number of ranks; then it is not tried again
 console = Console()
 
@@ -57,6 +59,15 @@ def parse_size(text: str) -> int:
 
 def parse_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def parse_ranks(text: str) -> list[int]:
+    parts = parse_list(text)
+    if not parts or not all(part.isdecimal() and 2 <= int(part) <= MAX_RANKS for part in parts):
+        raise typer.BadParameter(
+            f"{text!r}: numbers from 2 to {MAX_RANKS}, such as 2,4", param_hint="--ranks"
+        )
+    return sorted({int(part) for part in parts})
 
 
 def default_cache() -> Path:
@@ -227,9 +238,7 @@ def main(
     all_sizes = tuple(
         sorted({parse_size(text) for text in parse_list(sizes or (QUICK_SIZES if quick else ALL_SIZES))})
     )
-    all_ranks = sorted({int(text) for text in parse_list(ranks)})
-    if not all_ranks or all_ranks[0] < 2:
-        raise typer.BadParameter("a comparison needs at least 2 ranks", param_hint="--ranks")
+    all_ranks = parse_ranks(ranks)
     libraries = choose(all_libraries(libpycoll.resolve() if libpycoll else None), only)
     settings = Settings(
         sizes=all_sizes,
@@ -263,6 +272,7 @@ def main(
             "versions": versions,
             "absent": absent,
             "failures": failures,
+            "ratios": [dataclasses.asdict(ratio) for ratio in report.ratios],
             "rows": [row.as_dict() for row in report.rows],
         }
         json_.write_text(json.dumps(document, indent=1) + "\n")
