@@ -101,6 +101,7 @@ class Measurement {
     sample();
     check();
     double least = sample();
+    for (int again = 0; again < 2 && least > patience_; ++again) least = std::min(least, sample());
     if (least > patience_) {
       if (harness_.rank() == 0) std::printf("{\"bytes\": %zu, \"gave_up_us\": %.0f}\n", bytes, least * 1e6);
       return false;
