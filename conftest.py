@@ -1,5 +1,6 @@
-"""The tests are of the installed package. The source folder pycoll/ lacks the compiled core, so it must not be found
-first: not by `python -m pytest`, which puts the current folder on the path, and not by the processes tests start."""
+"""The tests are of the installed package. The source folder pycoll/ lacks the compiled core, so it must
+not be found first: not by `python -m pytest`, which puts the current folder on the path, and not by the
+processes tests start."""
 
 import os
 import sys

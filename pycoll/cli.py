@@ -80,7 +80,8 @@ def bench(
     collectives: Annotated[
         Optional[list[str]],  # noqa: UP045  typer reads it at run time, on Python 3.10 too
         typer.Argument(
-            help="allreduce (the default), reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, "
+            help="allreduce (the default), reduce_scatter, all_gather, broadcast, reduce, gather, scatter, "
+            "all_to_all, "
             "barrier, or all.",
             show_default=False,
         ),
@@ -103,7 +104,8 @@ def bench(
         typer.Option(
             "--sizes",
             "-s",
-            help="A list and ranges: 4B,64KiB or 4B:256MiB:x4 or 1MiB:4MiB:+1MiB. The bytes of the larger of a rank's "
+            help="A list and ranges: 4B,64KiB or 4B:256MiB:x4 or 1MiB:4MiB:+1MiB. The bytes of the larger "
+            "of a rank's "
             "two buffers, as in nccl-tests.",
         ),
     ] = "4B:256MiB:x4",
@@ -117,7 +119,8 @@ def bench(
         typer.Option(
             "--algorithm",
             "-a",
-            help="Names from `pycoll algorithms`, separated by commas, or all; auto is the engine's own choice.",
+            help="Names from `pycoll algorithms`, separated by commas, or all; auto is the engine's own "
+            "choice.",
         ),
     ] = "auto",
     pieces: Annotated[
@@ -154,10 +157,14 @@ def bench(
     budget: Annotated[
         float, typer.Option(help="Seconds that a size may take, all libraries together.")
     ] = 1.0,
+    blocks: Annotated[
+        int, typer.Option(min=1, help="Blocks that the iterations are cut in; libraries take turns by block.")
+    ] = 5,
     state: Annotated[
         str,
         typer.Option(
-            help="near or far: keep only what was measured while the processors were in this state (see below), and "
+            help="near or far: keep only what was measured while the processors were in this state (see "
+            "below), and "
             "wait for it up to six times as long."
         ),
     ] = "",
@@ -187,14 +194,14 @@ def bench(
 
     Starts the ranks itself; under torchrun (RANK and WORLD_SIZE are set) or mpiexec it joins the job instead.
 
-    In each iteration every rank rewrites its buffer, all meet in a barrier, and the call is timed; an iteration's time
-    is its *slowest* rank's. Shown are min, median and 99th percentile over iterations, **algbw** = size / median, and
-    **busbw**, which nccl-tests' factor makes comparable between collectives and numbers of ranks. **#wrong** counts
-    elements that differ from the exact result.
+    In each iteration every rank rewrites its buffer, all meet in a barrier, and the call is timed; an
+    iteration's time is its *slowest* rank's. Shown are min, median and 99th percentile over iterations,
+    **algbw** = size / median, and **busbw**, which nccl-tests' factor makes comparable between collectives
+    and numbers of ranks. **#wrong** counts elements that differ from the exact result.
 
-    **state** says how far apart the processors were, by a probe before and after each block of iterations: *near*
-    (a cache line takes less than 70 ns from core to core: one shared cache) or *far*. Virtual machines change state
-    while you look, and that alone makes a factor of several: compare rows of one state only.
+    **state** says how far apart the processors were, by a probe before and after each block of iterations:
+    *near* (a cache line takes less than 70 ns from core to core: one shared cache) or *far*. Virtual machines
+    change state while you look, and that alone makes a factor of several: compare rows of one state only.
 
     Exit code: 0 if everything ran and no element was wrong, 1 if not, 2 for a request that makes no sense.
 
@@ -227,6 +234,7 @@ def bench(
         iters=iters,
         warmup=warmup,
         budget=budget,
+        blocks=blocks,
         state=state,
         check=check,
         seed=seed,
@@ -255,6 +263,7 @@ def _bench_options(
     iters: int | None,
     warmup: int | None,
     budget: float,
+    blocks: int,
     state: str,
     check: bool,
     seed: int,
@@ -273,16 +282,16 @@ def _bench_options(
     ranks = joined or ranks or min(max(usable_cpus(), 2), 8)
     wanted = list(dict.fromkeys(COLLECTIVES if "all" in names else names))
     known = algorithms()
-    chosen = _split(algorithm)
+    chosen = list(dict.fromkeys(_split(algorithm)))
     if "all" in chosen:
         chosen = [
             name
             for name, info in known.items()
             if info.accepts(ranks) and set(info.collectives) & set(wanted)
         ]
-    for name in chosen:
-        if name != "auto" and name not in known:
-            raise InvalidArgument(f"there is no algorithm {name!r}; there are: auto, {', '.join(known)}")
+    else:
+        for name in chosen:
+            _require_suitable(name, wanted, ranks)
     if pieces and "auto" in chosen:
         raise InvalidArgument("--pieces needs --algorithm to go with")
     if state not in ("", "near", "far"):
@@ -294,7 +303,7 @@ def _bench_options(
         dtype=dtype,
         op=op,
         root=root,
-        algorithms=tuple("" if name == "auto" else name for name in dict.fromkeys(chosen)),
+        algorithms=tuple("" if name == "auto" else name for name in chosen),
         pieces=pieces,
         in_place=in_place,
         zero_copy=zero_copy,
@@ -302,6 +311,7 @@ def _bench_options(
         iterations=iters,
         warmup=warmup,
         budget=budget,
+        blocks=blocks,
         state="near" if state == "near" else "far" if state == "far" else None,
         check=check,
         seed=seed,
@@ -309,6 +319,22 @@ def _bench_options(
         lenient="all" in _split(algorithm),
         progress=sys.stderr.isatty(),
     )
+
+
+def _require_suitable(name: str, collectives: list[str], ranks: int) -> None:
+    from pycoll import InvalidArgument, Unsupported, algorithms
+
+    known = algorithms()
+    if name == "auto":
+        return
+    if name not in known:
+        raise InvalidArgument(f"there is no algorithm {name!r}; there are: auto, {', '.join(known)}")
+    info = known[name]
+    lacking = [collective for collective in collectives if collective not in info.collectives]
+    if lacking:
+        raise Unsupported(f"{name} does not do {', '.join(lacking)}; it does {', '.join(info.collectives)}")
+    if not info.accepts(ranks):
+        raise Unsupported(f"{name} does not run on {ranks} ranks; it takes: {info.valid_ranks}")
 
 
 def _split(text: str) -> list[str]:
@@ -369,7 +395,8 @@ def doctor(
 ) -> None:
     """Report on this machine and installation: versions, processors, shared memory, the torch backend.
 
-    What stands in the way is named with its remedy. Exit code 1 if there is such a problem; warnings leave it at 0.
+    What stands in the way is named with its remedy. Exit code 1 if there is such a problem; warnings leave it
+    at 0.
     """
     import dataclasses
 
@@ -451,7 +478,8 @@ def show(
     param: _Params = None,
     as_json: _AsJson = False,
 ) -> None:
-    """Print a schedule's transfers, round by round; with --json, in the form that pycoll.Schedule.from_json reads."""
+    """Print a schedule's transfers, round by round; with --json, in the form that
+    pycoll.Schedule.from_json reads."""
     from collections import defaultdict
 
     schedule = _load_schedule(name, collective, ranks, pieces, root, param)

@@ -83,14 +83,16 @@ def _processors() -> Iterator[Finding]:
             "processors",
             "warning",
             f"{found}, and its control group allows {quota:g} processors' worth of time",
-            "run no more ranks than the quota: beyond it the kernel stops them all for milliseconds at a time",
+            "run no more ranks than the quota: beyond it the kernel stops them all for milliseconds at a "
+            "time",
         )
     elif usable == 1 and total > 1:
         yield Finding(
             "processors",
             "warning",
             found,
-            "ranks that share one processor take turns; let the launcher bind each rank to more (mpiexec --bind-to none)",
+            "ranks that share one processor take turns; let the launcher bind each rank to more (mpiexec "
+            "--bind-to none)",
         )
     else:
         yield Finding("processors", "ok", found)

@@ -26,7 +26,8 @@ def private_bytes(size: int) -> Bytes:
 
 @dataclass(frozen=True)
 class Buffers:
-    """Input and output of one call, as raw bits; empty where the rank has none. In place they share memory."""
+    """Input and output of one call, as raw bits; empty where the rank has none. In place they share
+    memory."""
 
     input: Bits
     output: Bits
@@ -36,12 +37,13 @@ class Buffers:
             workload.fill_input(self.input)
 
     def poison(self, workload: Workload) -> None:
-        """Overwrites an output that is not the input, so that a result left from before cannot pass for a new one."""
+        """Overwrites an output that is not the input, so that a result left from before cannot pass for a
+        new one."""
         if workload.output_length is not None and not workload.input_is_output:
             self.output.view(np.uint8)[...] = 0xA5
 
-    def count_wrong(self, workload: Workload) -> int:
-        return workload.count_wrong(self.input, self.output)
+    def count_wrong(self, workload: Workload, input_kept: bool = True) -> int:
+        return workload.count_wrong(self.input, self.output, input_kept)
 
 
 def make_buffers(workload: Workload, copies: int, allocate: Callable[[int], Bytes]) -> list[Buffers]:
@@ -77,7 +79,8 @@ def _padded(size: int) -> int:
 
 
 def as_array(bits: Bits, dtype: str) -> Any:
-    """The same memory as an array of `dtype`: NumPy's, through ml_dtypes or as a torch tensor where NumPy lacks it."""
+    """The same memory as an array of `dtype`: NumPy's, through ml_dtypes or as a torch tensor where NumPy
+    lacks it."""
     try:
         return bits.view(_buffers.numpy_dtype(dtype))
     except Unsupported:

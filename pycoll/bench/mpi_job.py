@@ -72,7 +72,8 @@ def _launcher() -> str:
 
 
 def _launch_environment() -> dict[str, str]:
-    """Open MPI by default refuses root and more ranks than cores, and pins ranks, which would pin pycoll's too."""
+    """Open MPI by default refuses root and more ranks than cores, and pins ranks, which would pin pycoll's
+    too."""
     environment = {
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",

@@ -56,16 +56,19 @@ class BenchOptions:
         if "gloo" in self.peers:
             _require(
                 not self.zero_copy or "mpi" in self.peers,
-                "--zero-copy is of pycoll's own face, and --vs gloo runs through torch.distributed: leave one out",
+                "--zero-copy is of pycoll's own face, and --vs gloo runs through torch.distributed: leave "
+                "one out",
             )
             _require(
                 self.algorithms == ("",) and not self.pieces,
-                "--vs gloo runs through torch.distributed, where pycoll chooses the algorithm: leave out --algorithm "
+                "--vs gloo runs through torch.distributed, where pycoll chooses the algorithm: leave out "
+                "--algorithm "
                 "and --pieces",
             )
             _require(
                 self.in_place or not set(self.collectives) & {"allreduce", "reduce"},
-                "--vs gloo runs through torch.distributed, which has allreduce and reduce in place only: leave out "
+                "--vs gloo runs through torch.distributed, which has allreduce and reduce in place only: "
+                "leave out "
                 "--out-of-place",
             )
 

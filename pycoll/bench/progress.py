@@ -10,7 +10,8 @@ Progress = Callable[[str, float], None]  # what is measured now, fraction of the
 
 @contextmanager
 def progress_bar(shown: bool) -> Iterator[Progress]:
-    """A bar on stderr, redrawn only when told of progress: a thread that redraws would disturb the measurement."""
+    """A bar on stderr, redrawn only when told of progress: a thread that redraws would disturb the
+    measurement."""
     if not shown:
         yield lambda what, fraction: None
         return

@@ -106,7 +106,8 @@ def _notes(report: Report) -> list[str]:
         )
     if any(row.pycoll_speedup is not None for row in rows):
         notes.append(
-            "times pycoll's: the row's median / pycoll's, through the same interface (pycoll (torch) and gloo through "
+            "times pycoll's: the row's median / pycoll's, through the same interface (pycoll (torch) and "
+            "gloo through "
             "torch.distributed; pycoll and mpi on NumPy arrays), measured in turns, in the same state."
         )
     probes = [p for row in rows for p in (row.probe_before_ns, row.probe_after_ns) if not math.isnan(p)]
@@ -114,8 +115,10 @@ def _notes(report: Report) -> list[str]:
         notes.append("state: unknown, since this process may use one processor only.")
     else:
         notes.append(
-            f"state: a cache line took {min(probes):.0f} to {max(probes):.0f} ns from core to core; near is less than "
-            "70 ns (a shared cache), far is more; mixed: it changed meanwhile. Compare rows of one state only."
+            f"state: a cache line took {min(probes):.0f} to {max(probes):.0f} ns from core to core; near "
+            f"is less than "
+            "70 ns (a shared cache), far is more; mixed: it changed meanwhile. Compare rows of one state "
+            "only."
         )
     if any(row.wrong is None for row in rows):
         notes.append("#wrong: not checked.")

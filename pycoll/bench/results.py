@@ -19,7 +19,8 @@ from pycoll.probe import State
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """busbw / algbw, as nccl-tests defines it: what every link carries does not depend on the number of ranks."""
+    """busbw / algbw, as nccl-tests defines it: what every link carries does not depend on the number of
+    ranks."""
     if collective == "allreduce":
         return 2 * (ranks - 1) / ranks
     if collective in ("reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"):
@@ -29,7 +30,8 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. Times are seconds, of the slowest rank of each iteration; bandwidths GB/s (1e9 bytes)."""
+    """One measurement. Times are seconds, of the slowest rank of each iteration; bandwidths GB/s (1e9
+    bytes)."""
 
     collective: str
     bytes: int
@@ -125,7 +127,8 @@ def rows_from_json(text: str) -> list[Row]:
 
 
 def times(slowest: npt.NDArray[np.float64]) -> dict[str, float]:
-    """min, median and p99 of the iterations' times. The p99 is one that was measured, not an interpolation."""
+    """min, median and p99 of the iterations' times. The p99 is one that was measured, not an
+    interpolation."""
     return {
         "min_s": float(slowest.min()),
         "median_s": float(np.median(slowest)),

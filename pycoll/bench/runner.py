@@ -1,7 +1,8 @@
 """The measurement itself, as every rank runs it.
 
-For each size the libraries take turns, in blocks, in an order drawn anew for each block; every block is surrounded by
-a probe of the distance between processors, so that only what was measured in one state of the machine is compared.
+For each size the libraries take turns, in blocks, in an order drawn anew for each block; every block is
+surrounded by a probe of the distance between processors, so that only what was measured in one state of the
+machine is compared.
 """
 
 from __future__ import annotations
@@ -153,13 +154,15 @@ class Bench:
                 break
         if accepted < self.options.blocks:
             self._note(
-                f"{case.collective} {format_size(workload.bytes)}: only {accepted} of {self.options.blocks} blocks "
+                f"{case.collective} {format_size(workload.bytes)}: only {accepted} of "
+                f"{self.options.blocks} blocks "
                 f"were measured in the state {wanted}"
             )
         return probes
 
     def _iterate(self, workload: Workload, subject: Subject, iterations: int) -> npt.NDArray[np.float64]:
-        """Seconds a call in each iteration, on this rank. What is called is prepared, and met for, off the clock."""
+        """Seconds a call in each iteration, on this rank. What is called is prepared, and met for, off the
+        clock."""
         taken = np.empty(iterations)
         clock, barrier, calls = time.perf_counter_ns, self.comm.barrier, subject.calls
         collecting = gc.isenabled()
@@ -180,7 +183,8 @@ class Bench:
 
     def _check(self, workload: Workload, subject: Subject) -> None:
         if self.options.check:
-            subject.wrong += sum(buffers.count_wrong(workload) for buffers in subject.memory)
+            kept = subject.side.keeps_inputs
+            subject.wrong += sum(buffers.count_wrong(workload, kept) for buffers in subject.memory)
 
     # What the ranks tell each other
 
@@ -278,7 +282,8 @@ def run_rank(comm: pycoll.Communicator, options: BenchOptions) -> Report:
 
 
 def join(options: BenchOptions) -> Report:
-    """Runs the benchmark in a process that torchrun, or another launcher that sets its variables, has started."""
+    """Runs the benchmark in a process that torchrun, or another launcher that sets its variables, has
+    started."""
     with pycoll.init(timeout=options.timeout) as comm:
         return run_rank(comm, options)
 

@@ -24,6 +24,7 @@ class Side(Protocol):
     library: str  # "pycoll", "gloo", "mpi"
     interface: str  # "numpy", "torch": only sides of one interface are compared
     algorithm: str  # as asked for; "" where the library chooses
+    keeps_inputs: bool  # whether it promises to leave inputs that are not outputs as they were
 
     def allocate(self, size: int) -> buffers.Bytes: ...
 
@@ -44,6 +45,7 @@ class NativeSide:
     zero_copy: bool = False
     library: str = "pycoll"
     interface: str = "numpy"
+    keeps_inputs: bool = True
 
     def allocate(self, size: int) -> buffers.Bytes:
         if not self.zero_copy:
@@ -97,6 +99,7 @@ class TorchSide:
     library: str
     algorithm: str = ""
     interface: str = "torch"
+    keeps_inputs: bool = True
 
     def allocate(self, size: int) -> buffers.Bytes:
         return buffers.private_bytes(size)
@@ -147,7 +150,9 @@ def torch_sides(comm: pycoll.Communicator) -> tuple[TorchSide, TorchSide]:
     if store is None:
         store = TCPStore("127.0.0.1", int(port[0]), is_master=False)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.ranks)
-    return TorchSide(dist.new_group(backend="pycoll"), "pycoll"), TorchSide(dist.group.WORLD, "gloo")
+    own = TorchSide(dist.new_group(backend="pycoll"), "pycoll")
+    # gloo's reduce uses the other ranks' tensors as scratch.
+    return own, TorchSide(dist.group.WORLD, "gloo", keeps_inputs=False)
 
 
 def leave_torch() -> None:
@@ -160,7 +165,7 @@ def leave_torch() -> None:
 class MpiSide:
     """MPI_COMM_WORLD through mpi4py, on NumPy arrays."""
 
-    library, interface, algorithm = "mpi", "numpy", ""
+    library, interface, algorithm, keeps_inputs = "mpi", "numpy", "", True
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -176,10 +181,14 @@ class MpiSide:
     def bind(self, workload: Workload, memory: Buffers) -> Call:
         mpi, case, comm = self.mpi, workload.case, self.mpi.COMM_WORLD
         names = {
-            "float32": "FLOAT", "float64": "DOUBLE", "bool": "C_BOOL", "complex64": "C_FLOAT_COMPLEX",
-            "complex128": "C_DOUBLE_COMPLEX", **{f"{sign}int{b}": f"{sign.upper()}INT{b}_T" for sign in ("", "u")
-            for b in (8, 16, 32, 64)},
-        }  # fmt: skip
+            "float32": "FLOAT",
+            "float64": "DOUBLE",
+            "bool": "C_BOOL",
+            "complex64": "C_FLOAT_COMPLEX",
+            "complex128": "C_DOUBLE_COMPLEX",
+        }
+        for bits in (8, 16, 32, 64):
+            names[f"int{bits}"], names[f"uint{bits}"] = f"INT{bits}_T", f"UINT{bits}_T"
         if case.dtype not in names:
             raise Unsupported(f"MPI has no {case.dtype}")
         if case.takes_op and case.op == "avg":

@@ -18,7 +18,8 @@ _MOST_SIZES = 1000
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `"4B"`, `"64KiB"`, `"1.5 MiB"`, `"16M"` (as nccl-tests: 1024s), `"1MB"` (1000s) or `"4096"`."""
+    """Bytes of `"4B"`, `"64KiB"`, `"1.5 MiB"`, `"16M"` (as nccl-tests: 1024s), `"1MB"` (1000s) or
+    `"4096"`."""
     match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _UNITS:
         raise InvalidArgument(
@@ -33,10 +34,11 @@ def parse_size(text: str) -> int:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Bytes of a list of sizes and ranges: `"4B,1KiB"`, `"4B:256MiB:x4"` (times 4), `"1MiB:4MiB:+1MiB"` (plus 1 MiB).
+    """Bytes of a list of sizes and ranges: `"4B,1KiB"`, `"4B:256MiB:x4"` (times 4), `"1MiB:4MiB:+1MiB"` (plus
+    1 MiB).
 
-    A range holds its first size, and its last one where the steps meet it; without a step it goes by `x2`. The
-    result is in order, and holds each size once.
+    A range holds its first size, and its last one where the steps meet it; without a step it goes by `x2`.
+    The result is in order, and holds each size once.
     """
     sizes: set[int] = set()
     for part in text.split(","):

@@ -1,9 +1,9 @@
 """What each rank puts in and must get out, with values whose sums every dtype holds exactly.
 
-Values are small integers (powers of two for products), so no order of additions rounds and the check is equality of
-bits. They differ from rank to rank and from element to element with a prime period, so that a contribution lost, added
-twice or taken from the wrong place shows. Only one period is ever computed; buffers are filled from it and compared
-with it, which costs little more than touching the memory.
+Values are small integers (powers of two for products), so no order of additions rounds and the check is
+equality of bits. They differ from rank to rank and from element to element with a prime period, so that a
+contribution lost, added twice or taken from the wrong place shows. Only one period is ever computed; buffers
+are filled from it and compared with it, which costs little more than touching the memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ Bits = npt.NDArray[Any]  # what lies in memory: unsigned integers as wide as the
 Values = npt.NDArray[np.int64]
 
 COLLECTIVES = (
-    "allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all", "barrier",
-)  # fmt: skip
+    "allreduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "barrier",
+)
 REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
@@ -99,7 +107,8 @@ def contribution(rank: int, ranks: int, dtype: DTypeInfo, op: str | None, seed: 
         return values
     if dtype.kind == "bool":
         lone = (index % ranks == rank) & (index // ranks % 2 == 0)  # one rank of all decides, or none
-        return (lone if op == "sum" else ~lone).astype(np.int64)
+        values = np.where(lone if op == "sum" else ~lone, 1, 0)
+        return values
     if op == "prod":  # twos and ones: as many twos as the dtype's range bears
         twos = index % (min(ranks, dtype.most_doublings) + 1)
         return np.where((index * 5 + rank) % ranks < twos, 2, 1).astype(np.int64)
@@ -107,7 +116,8 @@ def contribution(rank: int, ranks: int, dtype: DTypeInfo, op: str | None, seed: 
         up, down = index % ranks, (index + 1 + index // ranks % max(ranks - 1, 1)) % ranks
         values = 1 + index % 3 + (up == rank).astype(np.int64) - (down == rank).astype(np.int64)
         return values
-    # sum: values below a small prime; where even those would not add up exactly, only some of the ranks, in turn
+    # sum: values below a small prime; where even those would not add up exactly, only some of the ranks, in
+    # turn
     modulus = next((prime for prime in (17, 7, 5, 3, 2) if ranks * (prime - 1) <= dtype.exact_up_to), 2)
     contributors = min(ranks, dtype.exact_up_to // (modulus - 1))
     values = (index * 3 + rank * 5 + (index * index) % 7 + 1) % modulus
@@ -147,7 +157,8 @@ class Segment:
         return sum(int(np.count_nonzero(part != pattern)) for part, pattern in self._parts(buffer))
 
     def _parts(self, buffer: Bits) -> list[tuple[Bits, Bits]]:
-        """The segment as whole periods (in blocks small enough that their comparison stays in the cache), and a rest."""
+        """The segment as whole periods (in blocks small enough that their comparison stays in the cache),
+        and a rest."""
         view = buffer[self.begin : self.begin + self.length]
         pattern = np.roll(self.pattern, -(self.first % PERIOD))
         whole = len(view) // PERIOD
@@ -176,8 +187,9 @@ class Case:
 class Workload:
     """What one rank's buffers of a case hold before and after.
 
-    `count` is in elements: of the whole buffer for allreduce, reduce and broadcast, of one rank's shard or block for
-    the others. `bytes` is the size really used: that asked for, rounded to whole elements (and shards), at least one.
+    `count` is in elements: of the whole buffer for allreduce, reduce and broadcast, of one rank's shard or
+    block for the others. `bytes` is the size really used: that asked for, rounded to whole elements (and
+    shards), at least one.
     """
 
     def __init__(self, case: Case, rank: int, ranks: int) -> None:
@@ -237,12 +249,13 @@ class Workload:
         for segment in self.before:
             segment.fill(buffer)
 
-    def count_wrong(self, input: Bits, output: Bits) -> int:
-        """Elements that differ from what must be there: in the output, and in an input that is not the output."""
+    def count_wrong(self, input: Bits, output: Bits, input_kept: bool = True) -> int:
+        """Elements that differ from what must be there: in the output and, where it must have been kept,
+        in an input that is not the output."""
         wrong = 0
         if self.output_length is not None:
             wrong += sum(segment.count_wrong(output) for segment in self.after)
-        if self.input_length is not None and not self.input_is_output:
+        if input_kept and self.input_length is not None and not self.input_is_output:
             wrong += sum(segment.count_wrong(input) for segment in self.before)
         return wrong
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,7 +72,7 @@ def test_ranges_stay_within_their_ends(first: int, more: int, factor: int) -> No
     sizes = parse_sizes(f"{first}:{first + more}:x{factor}")
     assert sizes[0] == first
     assert sizes[-1] <= first + more < sizes[-1] * factor
-    assert all(b == a * factor for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(b == a * factor for a, b in itertools.pairwise(sizes))
 
 
 @pytest.mark.parametrize(
