@@ -180,9 +180,11 @@ def show(report: Report) -> None:
         table = Table(title=f"{ranks} ranks, {state}: {STATES[state]}", title_justify="left")
         for i, column in enumerate(heading):
             table.add_column(column, justify="right" if i else "left")
-        for line in lines:
-            table.add_row(*line)
+        for cells in lines:
+            table.add_row(*cells)
         console.print(table)
+    for line in report.given_up():
+        console.print(line)
     for miss in report.missed():
         console.print(f"[yellow]missed: {miss}[/]")
     console.print(

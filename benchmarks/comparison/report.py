@@ -179,6 +179,18 @@ class Report:
             if r.met is False
         ]
 
+    def given_up(self) -> list[str]:
+        """Which libraries were not tried at larger sizes, and in how many runs."""
+        longest: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+        for row in self.rows:
+            if row.gave_up_us:
+                longest[row.library, row.ranks, row.bytes].append(row.gave_up_us)
+        return [
+            f"{self._title(library)}, {ranks} ranks: given up from {format_bytes(size)} on in {len(times)} "
+            f"runs, where a call took {min(times) / 1e6:.1f} s or more"
+            for (library, ranks, size), times in sorted(longest.items())
+        ]
+
     def markdown(
         self, stamp: dict[str, str], versions: dict[str, str], absent: dict[str, str], command: str
     ) -> str:
@@ -198,6 +210,8 @@ class Report:
             crowd = f" on {self.processors} processors" if ranks > self.processors else ""
             parts.append(f"## {ranks} ranks{crowd}, {state}: {STATES[state]}")
             parts.append(markdown_table(self.lines_of(ranks, state)))
+        if given_up := self.given_up():
+            parts.append("\n".join(f"- {line}" for line in given_up))
         missed = self.missed()
         judged = sum(ratio.target is not None for ratio in self.ratios)
         parts.append(f"## Targets\n{judged - len(missed)} of {judged} met; wrong elements: {self.wrong}.")
