@@ -133,7 +133,8 @@ void Inbox::refuse(MessageWork& work, int source, const shm::Message& message) {
 
 // The next chunk of the payload, as far as it is there; false: nothing new is.
 bool Inbox::read_some(Receiving& receiving) {
-  if (receiving.data == nullptr) return false;
+  // Once all is read the buffer is the sender's again, and its head may be another message's payload.
+  if (receiving.data == nullptr || receiving.copied == receiving.bytes) return false;
   const uint64_t written = receiving.buffer == nullptr
                                ? receiving.bytes
                                : receiving.buffer->written.value.load(std::memory_order_acquire);
