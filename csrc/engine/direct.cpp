@@ -125,14 +125,14 @@ std::byte* Direct::payload_of(int rank, uint64_t sequence, const CollectiveCall&
 
 void Direct::stage(const CollectiveCall& call, const Role& role, const Stage& part, std::byte* slot) const {
   if (!role.personalised) {
-    copy_bytes(slot, at(call.input, part.offset), part.bytes);
+    copy_bytes(slot, at(call.input, part.offset), part.bytes, stores_);
     return;
   }
   const size_t share = share_bytes(call);
   for (int reader = 0; reader < group_.ranks(); ++reader) {
     const auto r = static_cast<size_t>(reader);
     if (reader != group_.rank())
-      copy_bytes(slot + r * part.stride, at(call.input, r * share + part.offset), part.bytes);
+      copy_bytes(slot + r * part.stride, at(call.input, r * share + part.offset), part.bytes, stores_);
   }
 }
 
@@ -165,8 +165,13 @@ void Direct::read(const CollectiveCall& call, const Role& role, const Stage& par
 
 void Direct::prepare(const CollectiveCall& call, uint64_t sequence) {
   const Role role = role_of(call);
-  if (role.stages && call.count != 0 && fits_payload(call, role))
-    stage(call, role, whole(call, role), payload_of(group_.rank(), sequence, call, role));
+  if (call.kind == CollectiveKind::Barrier || call.count == 0) return;
+  if (!fits_payload(call, role)) {
+    if (group_.rank() == 0) arrivals_.header(sequence).stores = choice_.choose(call.kind, share_bytes(call));
+    return;
+  }
+  stores_ = Stores::Plain;
+  if (role.stages) stage(call, role, whole(call, role), payload_of(group_.rank(), sequence, call, role));
 }
 
 void Direct::finish(const CollectiveCall& call, shm::Operation& operation) {
@@ -183,10 +188,13 @@ void Direct::finish(const CollectiveCall& call, shm::Operation& operation) {
     return;
   }
   if (zero_copy(call, role, operation)) return;
+  stores_ = arrivals_.header(0, operation.sequence).stores;
+  const uint64_t begin = ticks();
   if (call.kind == CollectiveKind::AllReduce && group_.ranks() > 2)
     pipeline_two_shot(call, operation);
   else
     pipeline(call, role, operation);
+  if (group_.rank() == 0) choice_.record(call.kind, share_bytes(call), stores_, ticks() - begin);
 }
 
 uint64_t Direct::reserve(size_t bytes, shm::Operation& operation) {
@@ -282,8 +290,8 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
       begins[c % 3] = reserve(round_up(bytes), operation);
       const Slice own = slice(c, me);
       const size_t after = own.begin + own.bytes;
-      copy_bytes(slot(me, c), at(call.input, c * chunk), own.begin);
-      copy_bytes(slot(me, c) + after, at(call.input, c * chunk + after), bytes - after);
+      copy_bytes(slot(me, c), at(call.input, c * chunk), own.begin, stores_);
+      copy_bytes(slot(me, c) + after, at(call.input, c * chunk + after), bytes - after, stores_);
       group_.publish(group_.mine().published.value, begins[c % 3] + round_up(bytes));
     }
     if (step >= 1 && step - 1 < chunks) {
@@ -298,10 +306,12 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
         }
         sources_[rank] = rank == me ? at(call.input, c * chunk + own.begin) : slot(rank, c) + own.begin;
       }
-      const std::array<void*, 2> destinations{at(call.output, c * chunk + own.begin),
-                                              slot(me, c) + own.begin};
-      reduce_many(call.dtype, call.op, sources_, destinations, own.bytes / size_of(call.dtype),
-                  call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
+      std::byte* const result = at(call.output, c * chunk + own.begin);
+      const std::array<void*, 2> destinations{result, slot(me, c) + own.begin};
+      const bool both = stores_ == Stores::Plain;  // the output itself should stay in the cache
+      reduce_many(call.dtype, call.op, sources_, std::span(destinations).first(both ? 2 : 1),
+                  own.bytes / size_of(call.dtype), call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
+      if (!both) copy_bytes(destinations[1], result, own.bytes, stores_);
       group_.publish(group_.mine().reduced.value, end);
     }
     if (step >= 2) {

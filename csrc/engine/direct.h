@@ -10,6 +10,7 @@
 
 #include "engine/arrivals.h"
 #include "engine/communicator.h"
+#include "engine/store_choice.h"
 #include "transport/shm/group.h"
 
 namespace pycoll {
@@ -63,8 +64,10 @@ class Direct {
 
   shm::Group& group_;
   Arrivals& arrivals_;
-  uint64_t position_ = 0;                // in the ring, in bytes since the group began
-  uint64_t all_consumed_ = 0;            // cached minimum of the others' counters
+  uint64_t position_ = 0;      // in the ring, in bytes since the group began
+  uint64_t all_consumed_ = 0;  // cached minimum of the others' counters
+  StoreChoice choice_;         // rank 0's
+  Stores stores_ = Stores::Plain;
   std::vector<const std::byte*> slots_;  // by rank: where `read` finds what was staged
   std::vector<std::byte*> outputs_;      // by rank: shared output buffers
   std::vector<const void*> sources_;

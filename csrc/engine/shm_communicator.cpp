@@ -144,9 +144,12 @@ std::shared_ptr<const Plan> ShmCommunicator::plan_for(const CollectiveCall& call
   }
   auto& plan = plans_[{call.kind, call.algorithm, call.pieces, is_rooted(call.kind) ? call.root : 0}];
   if (!plan) {
-    auto schedule = std::make_shared<Schedule>(
-        build(call.algorithm,
-              {.kind = call.kind, .ranks = ranks(), .pieces = call.pieces, .root = call.root, .params = {}}));
+    auto schedule =
+        std::make_shared<Schedule>(build(call.algorithm, {.kind = call.kind,
+                                                          .ranks = ranks(),
+                                                          .pieces = call.pieces,
+                                                          .root = is_rooted(call.kind) ? call.root : 0,
+                                                          .params = {}}));
     verify(*schedule);
     plan = make_plan(std::move(schedule), rank());
   }

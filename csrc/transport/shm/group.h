@@ -88,7 +88,9 @@ class Group {
 
   // The first failure of a group stays its failure, on every rank.
   void fail(FailureKind kind, const std::string& text);
-  bool failed() const { return segment_->group().failure.load(std::memory_order_acquire) == FailureState::Set; }
+  bool failed() const {
+    return segment_->group().failure.load(std::memory_order_acquire) == FailureState::Set;
+  }
   void throw_if_failed() const;
   [[noreturn]] void throw_failure() const;
 

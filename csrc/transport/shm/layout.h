@@ -1,9 +1,11 @@
 // What lies where in a group's shared segment. One anonymous file a group:
 //
 //   [0, page)                     GroupControl
-//   [page + r*stride, ...)        rank r: RankControl, channel counters, message rings, small slots, staging ring,
+//   [page + r*stride, ...)        rank r: RankControl, channel counters, message rings, small slots, staging
+//   ring,
 //                                 channels
-//   [(r+1) << 40, (r+2) << 40)    rank r's heap: a sparse terabyte for Communicator::allocate; its last 16 MiB are the
+//   [(r+1) << 40, (r+2) << 40)    rank r's heap: a sparse terabyte for Communicator::allocate; its last 16
+//   MiB are the
 //                                 arena of its messages
 //
 // The file is sparse, so what is never touched costs nothing.
@@ -27,8 +29,8 @@ inline constexpr size_t kSmallSlot = 16 << 10;   // two a rank, by parity of the
 inline constexpr size_t kStagingRing = 2 << 20;  // a rank; chunks of the direct path
 inline constexpr size_t kChannelArea = 1 << 20;  // a rank; its outgoing channels share it
 inline constexpr int kHeapShift = 40;
-inline constexpr size_t kMessageRings = 64 << 10;    // a rank; its rings of message descriptors share it
-inline constexpr size_t kMessageArena = 16 << 20;    // the end of a rank's heap: payloads of messages under way
+inline constexpr size_t kMessageRings = 64 << 10;  // a rank; its rings of message descriptors share it
+inline constexpr size_t kMessageArena = 16 << 20;  // the end of a rank's heap: payloads of messages under way
 
 // Where a buffer lies in its rank's heap; length 0: it does not lie there.
 struct HeapRange {
@@ -49,7 +51,8 @@ struct CallHeader {
   CollectiveKind kind = CollectiveKind::Barrier;
   DType dtype = DType::UInt8;
   Op op = Op::Sum;
-  char algorithm[29] = {};
+  Stores stores = Stores::Plain;  // rank 0's choice for all: how to write into the staging rings
+  char algorithm[28] = {};
 };
 
 // The word every collective starts with. Slot `sequence & 1`: a rank writes sequence s+2 only after all have
@@ -93,9 +96,9 @@ struct RankControl {
   CounterLine claimed[2];  // rank 0's only: zero-copy pieces handed out / completed, by parity
   CounterLine completed[2];
   // Point to point, whose threads are others than those of collectives.
-  alignas(kCacheLine) Doorbell message_waiters;   // threads that wait for a message of theirs
-  Doorbell message_keeper;                        // the thread that moves messages while nobody waits
-  std::atomic<uint32_t> messages_closed;          // what this rank lent to others is no longer valid
+  alignas(kCacheLine) Doorbell message_waiters;  // threads that wait for a message of theirs
+  Doorbell message_keeper;                       // the thread that moves messages while nobody waits
+  std::atomic<uint32_t> messages_closed;         // what this rank lent to others is no longer valid
 };
 
 enum class FailureState : uint32_t { None, Writing, Set };
@@ -139,7 +142,8 @@ struct Message {
 
 struct MessagePlace {
   uint64_t id = 0;  // the sender's, of messages that are answered
-  HeapRange range;  // Lent: of the user's buffer. Buffered, Granted: base in the arena, length without the head
+  HeapRange
+      range;  // Lent: of the user's buffer. Buffered, Granted: base in the arena, length without the head
 };
 static_assert(sizeof(MessagePlace) == kInlineMessage);
 
@@ -175,7 +179,9 @@ struct Layout {
   size_t total() const { return kPage + stride * static_cast<size_t>(ranks); }
   size_t rank_at(int rank) const { return kPage + stride * static_cast<size_t>(rank); }
   size_t message_ring_bytes() const { return sizeof(MessageCounters) + message_slots * sizeof(MessageSlot); }
-  uint64_t arena_at(int rank) const { return (static_cast<uint64_t>(rank + 2) << kHeapShift) - kMessageArena; }
+  uint64_t arena_at(int rank) const {
+    return (static_cast<uint64_t>(rank + 2) << kHeapShift) - kMessageArena;
+  }
 };
 
 }  // namespace pycoll::shm
