@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from pycoll.errors import Aborted, PeerLost, Timeout
+from pycoll.errors import Aborted, Error, PeerLost, Timeout
 
 
 class RankTraceback(Exception):
@@ -54,6 +54,16 @@ class Failures:
             return 0
         consequences = {Timeout: 1, Aborted: 2, PeerLost: 3}
         return next((weight for kind, weight in consequences.items() if isinstance(error, kind)), 0)
+
+
+def from_exit(raised: BaseException) -> BaseException | None:
+    """What a rank's function ended with. sys.exit() is a return; with a code it is an error, since the exit
+    that it asks for must not become the parent's."""
+    if not isinstance(raised, SystemExit):
+        return raised
+    if raised.code in (None, 0):
+        return None
+    return Error(f"a rank called sys.exit({raised.code!r})").with_traceback(raised.__traceback__)
 
 
 class RankEnded(PeerLost):

@@ -23,8 +23,8 @@ def send_frame(
 ) -> None:
     """Sends one message. Raises Closed when the other side is gone, TimeoutError at `deadline`
     (time.monotonic)."""
-    connection.settimeout(None if deadline is None else max(0.01, deadline - time.monotonic()))
     try:
+        connection.settimeout(None if deadline is None else max(0.01, deadline - time.monotonic()))
         connection.sendall(_HEADER.pack(letter, len(payload)) + payload)
     except TimeoutError:
         raise

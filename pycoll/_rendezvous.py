@@ -35,6 +35,30 @@ def failed(group: str, rank: int, reason: str) -> Aborted:
     return Aborted(f'group "{group}" was not made, because rank {rank} could not take part: {reason}')
 
 
+class Lasting:
+    """A rendezvous whose first error stays its error: the engine asks once more, to tell its own failure."""
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self._rendezvous = rendezvous
+        self._error: BaseException | None = None
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        if self._error is not None:
+            raise self._error
+        try:
+            return self._rendezvous.all_gather(mine)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def fail(self, reason: str) -> None:
+        if self._error is None:  # else the others know already
+            self._rendezvous.fail(reason)
+
+    def close(self) -> None:
+        self._rendezvous.close()
+
+
 class Alone:
     """The rendezvous of a group of one."""
 

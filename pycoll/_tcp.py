@@ -136,6 +136,7 @@ class _Server:
             except (Closed, NotOurs):
                 self._drop(reader)
                 if rank is not None:
+                    del self._peers[rank]
                     self._lose(rank)
                 return
             if message is None:
@@ -240,6 +241,7 @@ class _Client:
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
         self._tried: dict[str, str] = {}
+        self._refusal = ""  # what rank 0 last said, if it was reached
         self._reader = self._connect(host, port)
 
     def all_gather(self, mine: bytes) -> list[bytes]:
@@ -309,6 +311,8 @@ class _Client:
                     return reader
             if time.monotonic() >= self._deadline:
                 tried = "; ".join(f"{where}: {why}" for where, why in self._tried.items())
+                if self._refusal:
+                    tried += f". It was reached, but said: {self._refusal}"
                 raise Timeout(
                     f'rank {self._rank} did not reach rank 0 of group "{self._group}" at {self._where} '
                     "within "
@@ -334,9 +338,9 @@ class _Client:
             letter, payload = reader.wait(self._deadline)
             if letter == _WELCOME:
                 return reader
-            self._tried[where] = (
-                payload.decode(errors="replace") if letter == _REFUSED else "not a pycoll rendezvous"
-            )
+            if letter == _REFUSED:
+                self._refusal = payload.decode(errors="replace")
+            self._tried[where] = "turned away" if letter == _REFUSED else "not a pycoll rendezvous"
         except (OSError, Closed, NotOurs) as error:
             self._tried[where] = str(error) or type(error).__name__
         _close(connection)

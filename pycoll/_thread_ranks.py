@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from pycoll._failures import Failures
+from pycoll._failures import Failures, from_exit
 from pycoll._rendezvous import ThreadMeeting, rank_list
 from pycoll.bootstrap import make, set_default
 from pycoll.communicator import Communicator
@@ -75,7 +75,10 @@ class Threads:
                     self._communicators.append(communicator)
                 set_default(communicator, of_thread=True)
                 self._results[rank] = self._fn(communicator, *self._args, **self._kwargs)
-        except BaseException as error:
+        except BaseException as raised:
+            error = from_exit(raised)
+            if error is None:
+                return
             with self._lock:
                 self._failures.add(rank, error, traceback.format_exc())
             self._abort(f"rank {rank} raised {type(error).__name__}: {error}")

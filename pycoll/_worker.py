@@ -11,7 +11,9 @@ import sys
 import traceback
 from typing import Any
 
+from pycoll._failures import from_exit
 from pycoll._frames import Closed, FrameReader, send_frame, unpack
+from pycoll._pickling import dumps
 from pycoll.errors import PeerLost
 from pycoll.launch import FAILURE, GATHER, RESULT
 
@@ -43,15 +45,14 @@ def _run(about: dict[str, Any], connection: socket.socket, reader: FrameReader) 
         meeting = _ParentRendezvous(connection, reader)
         communicator = make(meeting, about["rank"], about["ranks"], about["group"], about["timeout"])
         set_default(communicator)
-        result = _pickled(fn(communicator, *args, **kwargs))
+        result = dumps(fn(communicator, *args, **kwargs))
     except Closed:
         raise
-    except SystemExit as stop:
-        if stop.code in (None, 0):
-            send_frame(connection, RESULT, _pickled(None))
+    except BaseException as raised:
+        error = from_exit(raised)
+        if error is None:
+            send_frame(connection, RESULT, dumps(None))
             return 0
-        raise
-    except BaseException as error:
         # The group stays open until this is said: the cause must not come after its consequences.
         send_frame(connection, FAILURE, pickle.dumps((_sendable(error), _own_traceback(error))))
         return 1
@@ -88,16 +89,10 @@ def _die_with(parent: int) -> None:
         sys.exit(1)
 
 
-def _pickled(value: Any) -> bytes:
-    import cloudpickle  # type: ignore[import-untyped]
-
-    return bytes(cloudpickle.dumps(value))
-
-
 def _sendable(error: BaseException) -> bytes:
     """The error pickled; nothing for one that cannot be, or that could not be read again."""
     try:
-        pickled = _pickled(error)
+        pickled = dumps(error)
         pickle.loads(pickled)
     except Exception:
         return b""

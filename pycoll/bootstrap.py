@@ -12,7 +12,7 @@ from typing import Any
 
 from pycoll import _tcp
 from pycoll._calls import Duration, seconds
-from pycoll._rendezvous import Alone, Rendezvous, StoreRendezvous
+from pycoll._rendezvous import Alone, Lasting, Rendezvous, StoreRendezvous
 from pycoll.communicator import Communicator
 from pycoll.errors import Error, InvalidArgument, Timeout
 
@@ -109,6 +109,7 @@ def set_default(communicator: Communicator, *, of_thread: bool = False) -> None:
 
 def make(meeting: Rendezvous, rank: int, ranks: int, group: str, timeout: float) -> Communicator:
     """A communicator by way of a rendezvous. A failure here is told to the other ranks at once."""
+    meeting = Lasting(meeting)
     try:
         return Communicator.create(rank, ranks, meeting.all_gather, group, timeout)
     except BaseException as error:

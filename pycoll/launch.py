@@ -127,10 +127,10 @@ class _Processes:
         timeout: float,
         env: Mapping[str, str],
     ) -> None:
-        import cloudpickle  # type: ignore[import-untyped]
+        from pycoll._pickling import dumps
 
         try:
-            function = cloudpickle.dumps((fn, args, kwargs))
+            function = dumps((fn, args, kwargs))
         except Exception as error:
             raise InvalidArgument(
                 f"spawn: fn or its arguments cannot be sent to another process ({error}); a Communicator, a "

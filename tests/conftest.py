@@ -1,4 +1,4 @@
-"""Runs a test's function on several ranks: as threads, as processes, or as a job whose ranks live and die alone."""
+"""Runs a test's function on several ranks: threads, processes, or a job whose ranks live and die alone."""
 
 from __future__ import annotations
 

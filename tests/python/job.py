@@ -58,7 +58,7 @@ def free_address() -> str:
 
 
 class Job:
-    """Started at once. `only` starts some of the ranks; `init=False` calls fn(rank, *args) without a group."""
+    """Started at once. `only` starts some of the ranks; `init=False` calls fn(rank, *args), with no group."""
 
     def __init__(
         self,

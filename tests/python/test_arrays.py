@@ -24,10 +24,6 @@ class TestStridedNumpy:
         def run(comm):
             n, rank = comm.ranks, comm.rank
 
-            def strided(*shape):  # every second row of a transposed array
-                base = np.arange(np.prod(shape) * 2.0).reshape(shape[::-1][:-1] + (shape[0] * 2,)).T
-                return base[::2] + rank * 100, base
-
             x = np.arange(24.0).reshape(4, 6)[:, ::2] + rank  # (4, 3)
             x = np.repeat(x, 2, axis=1)[:, ::2]
             assert not x.flags.c_contiguous
@@ -106,7 +102,7 @@ class TestTorch:
             doubled(comm, torch.tensor(3.0))
             doubled(comm, torch.empty(0, 3))
             doubled(comm, torch.arange(3.0, dtype=torch.float64).flip(0))
-            with pytest.raises(pycoll.InvalidArgument, match="share memory.*expanded"):
+            with pytest.raises(pycoll.InvalidArgument, match=r"share memory.*expanded"):
                 comm.allreduce(torch.ones(1).expand(4))
             out = torch.empty(4)
             assert comm.allreduce(torch.ones(1).expand(4), out=out) is out
@@ -174,6 +170,7 @@ class TestTorch:
 
         on_threads(2, run)
 
+    @pytest.mark.filterwarnings("ignore::UserWarning")
     def test_what_has_no_memory_in_the_host(self, alone):
         import torch
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -237,7 +234,9 @@ def test_extension_dtypes(on_threads):
 
 
 class CudaArray:
-    __cuda_array_interface__: dict = {}
+    @property
+    def __cuda_array_interface__(self):
+        return {}
 
 
 @pytest.mark.parametrize(
@@ -295,6 +294,7 @@ def test_unaligned_memory(on_threads):
     on_threads(2, run)
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_numpy_subclasses(on_threads):
     def run(comm):
         x = np.matrix([[1.0, 2.0]])

@@ -65,7 +65,7 @@ def test_dropped_work_keeps_its_buffers(on_threads):
         for i in range(30):
             comm.allreduce(np.full(20_000, 1.0), async_=True)
             comm.all_gather(np.full(5_000, i), async_=True)
-            gc.collect()
+        gc.collect()
         assert comm.allreduce(np.ones(3)).tolist() == [comm.ranks] * 3
 
     on_threads(2, run)
@@ -156,7 +156,7 @@ def test_dropped_messages(on_threads):
         for tag in range(10):
             comm.send(np.full(3000, float(tag)), other, tag, async_=True)
             comm.recv(np.zeros(3000), other, tag, async_=True)
-            gc.collect()
+        gc.collect()
         comm.send(np.array([comm.rank]), other, 99, async_=True)
         assert comm.recv(np.array([0]), other, 99)[0] == other
         assert comm.allreduce(np.ones(2)).tolist() == [2, 2]

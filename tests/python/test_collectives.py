@@ -1,4 +1,4 @@
-"""Every collective, with values: dtypes, shapes, in place and out of place, each algorithm, from threads and processes."""
+"""Every collective, with values: dtypes, shapes, in place and not; each algorithm; threads and processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import pycoll
 from tests.python.values import contribution, reduced
 
-DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int8, np.uint16, np.int64, np.bool_, np.complex64]
+FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
+DTYPES = [*FLOATS, np.int8, np.uint16, np.int64, np.bool_, np.complex64]
 OPS = {"real": ("sum", "max", "min"), "b": ("sum", "max", "prod"), "c": ("sum", "prod")}
 
 

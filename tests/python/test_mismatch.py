@@ -1,4 +1,4 @@
-"""Ranks that disagree: an error on all of them that names both calls, no data delivered, and the group goes on."""
+"""Ranks that disagree: an error on all that names both calls, no data delivered, and the group goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs whose every sum, product and mean is exact, distinct for each rank and element; and what must come out."""
+"""Inputs whose sums, products and means are exact, distinct for rank and element; and what must come out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def reduced(op: str, contributions: list[np.ndarray[Any, Any]]) -> np.ndarray[An
         wide = np.stack(contributions)
         return wide.all(axis=0) if op in ("prod", "min", "band") else wide.any(axis=0)
     wide = np.stack([c.astype(np.complex128 if dtype.kind == "c" else np.float64) for c in contributions])
-    result = {"sum": wide.sum, "prod": wide.prod, "min": wide.min, "max": wide.max, "avg": wide.sum}[op](axis=0)
+    result = {"sum": wide.sum, "prod": wide.prod, "min": wide.min, "max": wide.max, "avg": wide.sum}[op](
+        axis=0
+    )
     if op == "avg":
         result = result / len(contributions)
         if dtype.kind in "iu":
