@@ -20,8 +20,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kMeasure = std::chrono::milliseconds(5);
 constexpr auto kGiveUp = std::chrono::milliseconds(250);  // other programs may hold a processor for a while
-constexpr int kRoundTrips =
-    100;  // a batch: about 10 us, far longer than reading the clock, far shorter than a scheduler slice
+// A batch takes about 2 us: longer than reading the clock, and mostly not interrupted even on a busy machine,
+// where some batches will be, so that the median needs many.
+constexpr int kRoundTrips = 20;
+constexpr size_t kLeastBatches = 100;
 constexpr uint32_t kStop = ~0u;
 
 // The line that bounces: even values belong to the first thread, odd ones to the second.
@@ -68,7 +70,7 @@ std::vector<double> serve(Ball& ball, int cpu, Clock::time_point deadline) {
   // The first answer shows that the other thread runs; only then does the measurement's time begin.
   bool alive = round_trip();
   const auto end = Clock::now() + kMeasure;
-  while (alive && Clock::now() < end) {
+  while (alive && (Clock::now() < end || batches.size() < kLeastBatches)) {
     const auto begin = Clock::now();
     for (int trip = 0; alive && trip < kRoundTrips; ++trip) alive = round_trip();
     const std::chrono::duration<double, std::nano> took = Clock::now() - begin;
