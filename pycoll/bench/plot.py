@@ -108,11 +108,9 @@ def _label_lines(
             for label, line in series.items()
         )
     )
-    below = -float("inf")
-    for pixel, label in ends:
+    places = _pushed_apart([pixel for pixel, _ in ends], least, axes.transData.transform((1, high))[1])
+    for (pixel, label), place in zip(ends, places, strict=True):
         last = series[label][-1]
-        place = max(pixel, below + least)
-        below = place
         offset = (place - pixel) * 72 / axes.figure.dpi
         axes.annotate(
             label,
@@ -124,6 +122,18 @@ def _label_lines(
             color=styles[label][0],
             annotation_clip=False,
         )
+
+
+def _pushed_apart(pixels: Sequence[float], least: float, top: float) -> list[float]:
+    """Rising places at least `least` apart, near the given ones and, where there is room, not above `top`."""
+    places: list[float] = []
+    for pixel in pixels:
+        places.append(max(pixel, places[-1] + least) if places else pixel)
+    limit = max(top, pixels[-1])
+    for index in range(len(places) - 1, -1, -1):
+        places[index] = min(places[index], limit)
+        limit = places[index] - least
+    return places
 
 
 def _main() -> None:

@@ -64,7 +64,7 @@ class Row:
         """The row's line in tables and plots."""
         if self.library != "pycoll":
             return self.library
-        name = "pycoll" if self.interface == "numpy" else "pycoll (torch)"
+        name = "pycoll (torch)" if self.interface == "torch" else "pycoll"
         if self.algorithm and not self.algorithm_chosen:
             name += f" {self.algorithm}" + (f"/{self.pieces}" if self.pieces else "")
         return name + (" zero-copy" if self.zero_copy else "")
