@@ -37,7 +37,7 @@ void Arrivals::announce(uint64_t sequence) {
   shm::ArrivalLine& line = group_.mine().arrival[sequence & 1];
   line.signature = signature(header(sequence));
   line.ticks = ticks();
-  group_.publish(line.sequence, sequence);
+  group_.publish_arrival(sequence);
 }
 
 void Arrivals::match(shm::Operation& operation) {
@@ -45,11 +45,17 @@ void Arrivals::match(shm::Operation& operation) {
   const uint64_t mine = group_.mine().arrival[sequence & 1].signature;
   uint64_t* row = &ticks_[sequence % kRecords * static_cast<size_t>(group_.ranks())];
   sequences_[sequence % kRecords] = sequence;
+  int next = 0;
+  const auto all_here = [&] {
+    while (next < group_.ranks() &&
+           group_.control(next).arrival[sequence & 1].sequence.load(std::memory_order_acquire) >= sequence)
+      ++next;
+    return next == group_.ranks();
+  };
+  group_.wait(operation, -1, all_here, shm::kEveryone);
   bool equal = true;
   for (int rank = 0; rank < group_.ranks(); ++rank) {
     const shm::ArrivalLine& line = group_.control(rank).arrival[sequence & 1];
-    if (rank != group_.rank())
-      group_.wait(operation, rank, [&] { return line.sequence.load(std::memory_order_acquire) >= sequence; });
     row[rank] = line.ticks;
     equal &= line.signature == mine;
   }

@@ -66,7 +66,7 @@ void Channels::align_receive(int source) {
 }
 
 void Channels::wait(FunctionRef<bool()> progress, FunctionRef<int()> peer) {
-  group_.wait(*operation_, peer(), [&] { return progress(); });
+  group_.wait(*operation_, peer(), [&] { return progress(); }, kAnyone);
 }
 
 }  // namespace pycoll::shm

@@ -26,7 +26,7 @@ std::string format_seconds(std::chrono::nanoseconds duration) {
 
 Patience Patience::for_ranks(int ranks, int processors) {
   if (ranks <= processors) return {.spins = 2000, .yields = 1000};
-  return {.spins = 0, .yields = 200};
+  return {.spins = 0, .yields = 400};
 }
 
 Group::Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience)
@@ -34,12 +34,32 @@ Group::Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string 
   for (int r = 0; r < ranks; ++r) controls_.push_back(&segment_->control(r));
 }
 
-void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> ready) {
-  if (ready()) return;
+// Yielding is quicker than sleeping where only our own ranks share the processors. A yield that takes long
+// gave the processor to somebody with other work to do; then sleeping is better, since the kernel favours who
+// wakes up.
+bool Group::yield(FunctionRef<bool()> ready) {
+  constexpr auto kLong = microseconds{500};
+  constexpr int kCrowdedFor = 100;
+  if (crowded_ > 0) {
+    --crowded_;
+    return false;
+  }
+  auto before = SteadyClock::now();
   for (int i = 0; i < patience_.yields; ++i) {
     ::sched_yield();
-    if (ready()) return;
+    if (ready()) return true;
+    const auto after = SteadyClock::now();
+    if (patience_.spins == 0 && after - before > kLong) {
+      crowded_ = kCrowdedFor;
+      return false;
+    }
+    before = after;
   }
+  return false;
+}
+
+void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> ready, int32_t wakes) {
+  if (ready() || yield(ready)) return;
   const auto now = SteadyClock::now();
   if (!operation.started) operation.started = now;
   auto deadline = *operation.started + operation.timeout;
@@ -47,11 +67,11 @@ void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> read
 
   struct Waiting {
     std::atomic<int32_t>& word;
-    Waiting(std::atomic<int32_t>& word, int peer) : word(word) {
-      word.store(peer + 1, std::memory_order_relaxed);
+    Waiting(std::atomic<int32_t>& word, int32_t whom) : word(word) {
+      word.store(whom, std::memory_order_relaxed);
     }
-    ~Waiting() { word.store(0, std::memory_order_relaxed); }
-  } waiting(mine().waiting_for, peer);
+    ~Waiting() { word.store(kNobody, std::memory_order_relaxed); }
+  } waiting(mine().waiting_for, wakes);
 
   // Short sleeps first: a death right now is seen within a millisecond or two.
   for (microseconds nap{1000};; nap = std::min(nap * 2, microseconds{20'000})) {
@@ -86,13 +106,29 @@ bool Group::sleep(FunctionRef<bool()> ready, microseconds at_most) {
   return over;
 }
 
-void Group::ring_doorbells() {
+template <class Whom>
+void Group::ring_doorbells(Whom&& whom) {
   for (int r = 0; r < ranks_; ++r) {
     RankControl& other = control(r);
     if (r == rank_ || other.sleeping.load(std::memory_order_relaxed) == 0) continue;
+    if (!whom(other.waiting_for.load(std::memory_order_relaxed))) continue;
     other.doorbell.fetch_add(1, std::memory_order_release);
     futex_wake(other.doorbell);
   }
+}
+
+void Group::ring_those_who_wait_for_me() {
+  ring_doorbells([this](int32_t waits_for) { return waits_for == rank_ + 1 || waits_for == kAnyone; });
+}
+
+void Group::publish_arrival(uint64_t sequence) {
+  mine().arrival[sequence & 1].sequence.store(sequence, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (segment_->group().sleepers.load(std::memory_order_relaxed) == 0) return;
+  // Of ranks that arrive together, at least the last in the fences' order sees all the others.
+  for (int r = 0; r < ranks_; ++r)
+    if (control(r).arrival[sequence & 1].sequence.load(std::memory_order_acquire) < sequence) return;
+  ring_doorbells([](int32_t waits_for) { return waits_for == kEveryone; });
 }
 
 void Group::enter() {
@@ -111,7 +147,8 @@ void Group::enter() {
 void Group::leave() {
   mine().state.store(RankState::Left, std::memory_order_release);
   ::pthread_mutex_unlock(&mine().alive);
-  wake_sleepers();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  ring_doorbells([](int32_t) { return true; });
 }
 
 bool Group::gone(int rank) {
@@ -137,7 +174,8 @@ void Group::fail(FailureKind kind, const std::string& text) {
     std::snprintf(group.failure_text, sizeof group.failure_text, "%s", text.c_str());
     group.failure.store(FailureState::Set, std::memory_order_release);
   }
-  wake_sleepers();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  ring_doorbells([](int32_t) { return true; });
 }
 
 void Group::throw_if_failed() const {

@@ -67,18 +67,22 @@ class Group {
     // Orders the store above before the load below; pairs with the fence a sleeper takes before its last
     // look.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (segment_->group().sleepers.load(std::memory_order_relaxed) != 0) ring_doorbells();
+    if (segment_->group().sleepers.load(std::memory_order_relaxed) != 0) ring_those_who_wait_for_me();
   }
+  // This rank's arrival, which only matters to sleepers when it is the last: waking them for each would cost
+  // every rank a wake-up an arrival.
+  void publish_arrival(uint64_t sequence);
 
   // Returns once ready() is true. `peer`: the rank waited for, -1: any of them. Throws PeerLost when that
   // rank is gone and ready() stays false, Timeout at the operation's deadline, or what ended the group.
+  // `wakes`: whose publications can make ready() true (kAnyone, kEveryone's arrival); by default the peer's.
   template <class Ready>
-  void wait(Operation& operation, int peer, Ready&& ready) {
+  void wait(Operation& operation, int peer, Ready&& ready, int32_t wakes = kNobody) {
     for (int i = 0; i < patience_.spins; ++i) {
       if (ready()) return;
       pause_processor();
     }
-    wait_slowly(operation, peer, ready);
+    wait_slowly(operation, peer, ready, wakes != kNobody ? wakes : peer < 0 ? kAnyone : peer + 1);
   }
 
   // The rank's life in the group; both on the same thread, which must live as long as the group does.
@@ -98,9 +102,12 @@ class Group {
   std::string describe(const Operation& operation) const;
 
  private:
-  void wait_slowly(Operation& operation, int peer, FunctionRef<bool()> ready);
+  void wait_slowly(Operation& operation, int peer, FunctionRef<bool()> ready, int32_t wakes);
+  bool yield(FunctionRef<bool()> ready);
   bool sleep(FunctionRef<bool()> ready, std::chrono::microseconds at_most);
-  void ring_doorbells();
+  template <class Whom>
+  void ring_doorbells(Whom&& whom);
+  void ring_those_who_wait_for_me();
   [[noreturn]] void fail_lost(const Operation& operation, int peer);
   [[noreturn]] void fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited);
   int culprit(const Operation& operation, int peer) const;
@@ -110,6 +117,7 @@ class Group {
   int ranks_;
   std::string name_;
   Patience patience_;
+  int crowded_ = 0;  // waits for which yielding is not worth trying
   std::vector<RankControl*> controls_;
 };
 

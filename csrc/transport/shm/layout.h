@@ -75,6 +75,10 @@ struct Doorbell {
   std::atomic<uint32_t> armed;
 };
 
+inline constexpr int32_t kNobody = 0;
+inline constexpr int32_t kAnyone = -1;    // a change by any rank may end the wait
+inline constexpr int32_t kEveryone = -2;  // only the last rank to arrive ends it
+
 enum class RankState : uint32_t { Absent, Alive, Left, Dead };
 
 struct RankControl {
@@ -86,7 +90,8 @@ struct RankControl {
   int32_t pid;
   alignas(kCacheLine) std::atomic<uint32_t> doorbell;  // futex
   std::atomic<uint32_t> sleeping;
-  std::atomic<int32_t> waiting_for;  // rank + 1; 0: not waiting. Only for naming the culprit of a timeout
+  std::atomic<int32_t>
+      waiting_for;  // rank + 1, kNobody, kAnyone or kEveryone: who need not ring, and who is to blame
   ArrivalLine arrival[2];
   alignas(kCacheLine) CallHeader header[2];
   CounterLine published;   // staging ring, in bytes since the group began: written up to here

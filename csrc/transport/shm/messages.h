@@ -11,6 +11,10 @@
 
 namespace pycoll::shm {
 
+// Payloads are written and read a chunk at a time: the receiver reads one while the sender writes the next.
+inline constexpr uint64_t kMessageChunk = 32 << 10;
+inline constexpr int kMessageChunksAtOnce = 32;  // of one message, before others of the rank have their turn
+
 inline MessagePlace place_of(const Message& message) {
   MessagePlace place;
   std::memcpy(&place, message.body, sizeof place);
