@@ -13,9 +13,6 @@ using shm::MessageKind;
 
 namespace {
 
-constexpr uint64_t kChunk = 128 << 10;
-constexpr int kChunksAtOnce = 8;  // with the lock held
-
 // The first of the two that came earlier; keys whose queue ran empty are dropped, since tags may never come
 // again.
 template <class Queues>
@@ -91,7 +88,7 @@ void Inbox::deliver(MessageWorkPtr work, int source, const shm::Message& message
 void Inbox::begin(Receiving receiving) {
   receiving_.push_back(std::move(receiving));
   Receiving& here = receiving_.back();
-  for (int chunk = 0; chunk < kChunksAtOnce && read_some(here);) ++chunk;
+  for (int chunk = 0; chunk < shm::kMessageChunksAtOnce && read_some(here);) ++chunk;
   if (here.copied == here.bytes) {
     finish(here);
     receiving_.pop_back();
@@ -139,7 +136,7 @@ bool Inbox::read_some(Receiving& receiving) {
                                ? receiving.bytes
                                : receiving.buffer->written.value.load(std::memory_order_acquire);
   const uint64_t at = receiving.copied % receiving.capacity;
-  const uint64_t bytes = std::min({written - receiving.copied, receiving.capacity - at, kChunk});
+  const uint64_t bytes = std::min({written - receiving.copied, receiving.capacity - at, shm::kMessageChunk});
   if (bytes == 0) return false;
   std::memcpy(receiving.work->request.data + receiving.copied, receiving.data + at, bytes);
   receiving.copied += bytes;
@@ -182,7 +179,7 @@ void Inbox::complete(MessageWork& work, int source) {
 bool Inbox::progress() {
   bool moved = false;
   for (auto receiving = receiving_.begin(); receiving != receiving_.end();) {
-    for (int chunk = 0; chunk < kChunksAtOnce && read_some(*receiving); ++chunk) moved = true;
+    for (int chunk = 0; chunk < shm::kMessageChunksAtOnce && read_some(*receiving); ++chunk) moved = true;
     if (receiving->copied == receiving->bytes) {
       finish(*receiving);
       receiving = receiving_.erase(receiving);

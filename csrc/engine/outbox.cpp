@@ -12,9 +12,6 @@ using shm::MessageKind;
 using shm::MessagePlace;
 
 namespace {
-constexpr uint64_t kChunk =
-    128 << 10;  // small enough to overlap writing and reading, large enough for few wake-ups
-constexpr int kChunksAtOnce = 8;  // with the lock held
 std::byte* payload_of(MessageBuffer* buffer) {
   return reinterpret_cast<std::byte*>(buffer + 1);
 }
@@ -60,7 +57,7 @@ bool Outbox::start(Sending& sending) {
   set_place(message, {.id = 0, .range = {.base = *offset, .length = sending.capacity, .offset = 0}});
   write_some(sending);
   rings_.push(request.peer, message);
-  for (int chunk = 0; chunk < kChunksAtOnce && !over(sending) && write_some(sending);) ++chunk;
+  for (int chunk = 0; chunk < shm::kMessageChunksAtOnce && !over(sending) && write_some(sending);) ++chunk;
   if (over(sending))
     finish(sending);
   else
@@ -83,7 +80,7 @@ bool Outbox::write_some(Sending& sending) {
   if (read >= request.bytes) return false;  // the receiver wants no more of it
   const uint64_t at = sending.written % sending.capacity;
   const uint64_t room = std::min(sending.capacity - (sending.written - read), sending.capacity - at);
-  const uint64_t bytes = std::min({room, kChunk, request.bytes - sending.written});
+  const uint64_t bytes = std::min({room, shm::kMessageChunk, request.bytes - sending.written});
   if (bytes == 0) return false;
   std::memcpy(payload_of(sending.buffer) + at, request.data + sending.written, bytes);
   const bool first = sending.written == 0;
@@ -114,7 +111,7 @@ bool Outbox::progress() {
     }
   }
   for (auto sending = streaming_.begin(); sending != streaming_.end();) {
-    for (int chunk = 0; chunk < kChunksAtOnce && write_some(*sending); ++chunk) moved = true;
+    for (int chunk = 0; chunk < shm::kMessageChunksAtOnce && write_some(*sending); ++chunk) moved = true;
     if (over(*sending)) {
       finish(*sending);
       sending = streaming_.erase(sending);
