@@ -34,6 +34,7 @@ _VERSION = 1
 _LONGEST_HELLO = 1 << 16
 _ADDRESS_IN_USE_PATIENCE = 5.0  # seconds; a killed predecessor may still be going
 _RESOLVE_PATIENCE = 10.0
+_FAREWELL_PATIENCE = 1.0
 
 
 def meet(address: str, rank: int, ranks: int, group: str, timeout: float) -> Rendezvous:
@@ -68,7 +69,9 @@ class _Server:
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
         self._peers: dict[int, FrameReader] = {}
+        self._met: set[int] = set()  # also those that were lost since
         self._given: dict[int, bytes] = {}
+        self._farewell: tuple[bytes, bytes] | None = None
         self._turned_away: list[str] = []
         self._listener: socket.socket | None = self._listen(host, port)
         self._selector = selectors.DefaultSelector()
@@ -98,12 +101,23 @@ class _Server:
         self._tell(_FAILED, {"rank": 0, "text": reason})
 
     def close(self) -> None:
-        for peer in self._peers.values():
-            _close(peer.connection)
+        self._await_stragglers()
         self._stop_listening()
         for key in list(self._selector.get_map().values()):
             _close(key.fileobj)  # type: ignore[arg-type]
         self._selector.close()
+
+    def _await_stragglers(self) -> None:
+        """When the group has failed, ranks that are just about to come must hear it too, and not wait for a
+        rank 0 that is no longer there."""
+        end = min(self._deadline, time.monotonic() + _FAREWELL_PATIENCE)
+        while self._farewell and len(self._met) < self._ranks - 1 and time.monotonic() < end:
+            for key, _ in self._selector.select(max(0.0, end - time.monotonic())):
+                with contextlib.suppress(Error):
+                    if key.data is None:
+                        self._accept()
+                    else:
+                        self._hear(key.data)
 
     def _listen(self, host: str, port: int) -> socket.socket:
         patience = min(self._deadline, time.monotonic() + _ADDRESS_IN_USE_PATIENCE)
@@ -175,8 +189,11 @@ class _Server:
             if not refusal:
                 reader.longest = 1 << 30
                 self._peers[rank] = reader
+                self._met.add(rank)
                 send_frame(reader.connection, _WELCOME, b"", time.monotonic() + 1)
-                if len(self._peers) == self._ranks - 1:
+                if self._farewell:
+                    send_frame(reader.connection, *self._farewell, time.monotonic() + 1)
+                if len(self._met) == self._ranks - 1:
                     self._stop_listening()
                 return
             self._turned_away.append(refusal)
@@ -194,7 +211,7 @@ class _Server:
             )
         if not 0 < rank < self._ranks:
             return f"rank {rank} is not between 1 and {self._ranks - 1}"
-        if rank in self._peers:
+        if rank in self._met:
             return f"there are two processes that call themselves rank {rank} at {self._where}"
         return ""
 
@@ -224,10 +241,13 @@ class _Server:
         raise Timeout(text)
 
     def _tell(self, letter: bytes, what: dict[str, Any], but: int = 0) -> None:
+        if self._farewell:
+            return  # the first failure is the group's
+        self._farewell = (letter, json.dumps(what).encode())
         for rank, peer in self._peers.items():
             if rank != but:
                 with contextlib.suppress(Closed, TimeoutError):
-                    send_frame(peer.connection, letter, json.dumps(what).encode(), time.monotonic() + 1)
+                    send_frame(peer.connection, *self._farewell, time.monotonic() + 1)
 
 
 class _Client:

@@ -49,15 +49,9 @@ class Communicator(Group):
     ) -> Any:
         """Reduces all ranks' `x` elementwise; every rank gets the result, in `x` or in `out`, which is
         returned."""
-        if (
-            out is None
-            and algorithm is None
-            and timeout is None
-            and not async_
-            and not pieces
-            and self._core.allreduce_plain(x, op)
-        ):
-            return x
+        plain = algorithm is None and timeout is None and not async_ and not pieces
+        if plain and self._core.run_plain("allreduce", x, out, op, 0):
+            return x if out is None else out
         call = self._call("allreduce")
         if out is None:
             output = _buffers.writable(x, call, "x")
@@ -82,6 +76,9 @@ class Communicator(Group):
         `x` of shape (ranks * k, ...) gives a result of shape (k, ...). With `out`, `x` may have any shape
         whose number of elements `ranks` divides.
         """
+        plain = out is not None and algorithm is None and timeout is None and not async_ and not pieces
+        if plain and self._core.run_plain("reduce_scatter", x, out, op, 0):
+            return out
         call = self._call("reduce_scatter")
         source = _buffers.readable(x, call)
         if out is None:
@@ -101,6 +98,9 @@ class Communicator(Group):
     ) -> Any:
         """Gives every rank all ranks' `x`, one after the other by rank: `x` of shape (k, ...) gives (ranks *
         k, ...)."""
+        plain = out is not None and algorithm is None and timeout is None and not async_ and not pieces
+        if plain and self._core.run_plain("all_gather", x, out, "sum", 0):
+            return out
         call = self._call("all_gather")
         source = _buffers.readable(x, call)
         if out is None:
@@ -121,14 +121,8 @@ class Communicator(Group):
     ) -> Any:
         """Gives every rank the root's `x`, in `x` or in `out`, which is returned. `x` is read at the root
         only."""
-        if (
-            out is None
-            and algorithm is None
-            and timeout is None
-            and not async_
-            and not pieces
-            and self._core.broadcast_plain(x, root)
-        ):
+        plain = out is None and algorithm is None and timeout is None and not async_ and not pieces
+        if plain and self._core.run_plain("broadcast", x, None, "sum", root):
             return x
         call = self._call("broadcast")
         at_root = self._is_root(root, call)
@@ -242,6 +236,9 @@ class Communicator(Group):
 
         The result has the shape of `x`, in `out` or in a new array; `out=x` is allowed.
         """
+        plain = out is not None and algorithm is None and timeout is None and not async_ and not pieces
+        if plain and self._core.run_plain("all_to_all", x, out, "sum", 0):
+            return out
         call = self._call("all_to_all")
         source = _buffers.readable(x, call)
         if source.count % self._ranks:
@@ -256,6 +253,8 @@ class Communicator(Group):
 
     def barrier(self, async_: bool = False, timeout: Duration | None = None, algorithm: Any = None) -> Any:
         """Returns when every rank has called it."""
+        if not async_ and timeout is None and algorithm is None:
+            return self._core.barrier()
         return self._run("barrier", None, None, 0, None, How(algorithm, 0, async_, timeout))
 
     # Point to point

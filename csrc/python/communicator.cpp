@@ -180,32 +180,25 @@ class PyCommunicator {
     return std::make_unique<PyWork>(engine().submit(call), std::move(buffers), unfinished_);
   }
 
-  // The common call, without a detour through Python: in place on a plain array. False: take the detour.
-  bool allreduce_plain(const py::handle& array, const py::handle& op) const {
-    const auto buffer = plain_buffer(array);
-    if (!buffer || !buffer->writable || !PyUnicode_Check(op.ptr())) return false;
-    CollectiveCall call;
+  // The common call, without a detour through Python: plain arrays, in place or into `out`, and all else by
+  // default. False: take the detour, which also says what may be wrong.
+  bool run_plain(std::string_view kind, const py::handle& array, const py::handle& out, const py::handle& op,
+                 int root) const {
+    const auto input = plain_buffer(array);
+    const auto output = out.is_none() ? input : plain_buffer(out);
+    if (!input || !output || !output->writable || output->dtype != input->dtype || !PyUnicode_Check(op.ptr()))
+      return false;
     const auto known_op = op_from_name(utf8(op));
-    if (!known_op || *known_op == Op::PremulSum) return false;
-    call.dtype = buffer->dtype;
-    call.op = *known_op;
-    call.input = buffer->data;
-    call.output = buffer->data;
-    call.count = buffer->count;
-    run(call);
-    return true;
-  }
-
-  bool broadcast_plain(const py::handle& array, int root) const {
-    const auto buffer = plain_buffer(array);
-    if (!buffer || !buffer->writable) return false;
+    const auto known_kind = collective_from_name(kind);
+    if (!known_op || *known_op == Op::PremulSum || !known_kind) return false;
     CollectiveCall call;
-    call.kind = CollectiveKind::Broadcast;
-    call.dtype = buffer->dtype;
+    call.kind = *known_kind;
+    call.dtype = input->dtype;
+    call.op = *known_op;
     call.root = root;
-    call.input = root == engine().rank() ? buffer->data : nullptr;
-    call.output = buffer->data;
-    call.count = buffer->count;
+    call.input = input->data;
+    call.output = output->data;
+    if (!fits(call, *input, *output)) return false;
     run(call);
     return true;
   }
@@ -260,6 +253,37 @@ class PyCommunicator {
   }
 
  private:
+  // Whether the buffers' lengths suit the kind, and they are one or apart. Sets the call's count.
+  bool fits(CollectiveCall& call, const PlainBuffer& input, const PlainBuffer& output) const {
+    const auto ranks = static_cast<size_t>(engine().ranks());
+    size_t in_shares = 1, out_shares = 1;
+    switch (call.kind) {
+      case CollectiveKind::AllReduce:
+        break;
+      case CollectiveKind::Broadcast:
+        if (call.root != engine().rank()) call.input = nullptr;
+        break;
+      case CollectiveKind::ReduceScatter:
+        in_shares = ranks;
+        break;
+      case CollectiveKind::AllGather:
+        out_shares = ranks;
+        break;
+      case CollectiveKind::AllToAll:
+        in_shares = out_shares = ranks;
+        break;
+      default:
+        return false;
+    }
+    call.count = input.count / in_shares;
+    if (call.count * in_shares != input.count || call.count * out_shares != output.count) return false;
+    if (input.data == output.data) return input.count == output.count;
+    const size_t size = size_of(call.dtype);
+    const auto* const in = static_cast<const std::byte*>(input.data);
+    const auto* const out = static_cast<const std::byte*>(output.data);
+    return in + input.count * size <= out || out + output.count * size <= in;
+  }
+
   static std::string_view utf8(const py::handle& text) {
     Py_ssize_t length = 0;
     const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
@@ -309,8 +333,14 @@ void bind_communicator(py::module_& module) {
           py::arg("seconds"))
       .def_property_readonly("sequence",
                              [](const PyCommunicator& group) { return group.engine().sequence(); })
-      .def("allreduce_plain", &PyCommunicator::allreduce_plain, py::arg("array"), py::arg("op"))
-      .def("broadcast_plain", &PyCommunicator::broadcast_plain, py::arg("array"), py::arg("root"))
+      .def("run_plain", &PyCommunicator::run_plain, py::arg("kind"), py::arg("array"), py::arg("out"),
+           py::arg("op"), py::arg("root"))
+      .def("barrier",
+           [](const PyCommunicator& group) {
+             CollectiveCall call;
+             call.kind = CollectiveKind::Barrier;
+             group.run(call);
+           })
       .def(
           "run",
           [](const PyCommunicator& group, std::string_view kind, std::string_view dtype, std::string_view op,

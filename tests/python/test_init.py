@@ -209,10 +209,13 @@ class TestAddress:
 
         monkeypatch.setattr(bootstrap.Communicator, "create", sometimes)
         address = free_address()
+
+        def join(rank):
+            time.sleep(0.5 * (rank == 1))  # comes when rank 0 has heard of it already
+            return pycoll.init(30, rank=rank, ranks=3, address=address)
+
         begin = time.monotonic()
-        errors = in_threads(
-            *[lambda r=r: pycoll.init(30, rank=r, ranks=3, address=address) for r in range(3)]
-        )
+        errors = in_threads(*[lambda r=r: join(r) for r in range(3)])
         assert time.monotonic() - begin < 10
         assert isinstance(errors[2], RuntimeError)
         for error in errors[:2]:
