@@ -6,7 +6,8 @@
 namespace pycoll {
 namespace {
 constexpr size_t kLine = shm::kCacheLine;
-}
+constexpr size_t kPiece = 64 << 10;
+}  // namespace
 
 std::byte* Direct::shared_buffer(const shm::HeapRange& range) const {
   return group_.segment().map_heap(range.base, range.length) + range.offset;
@@ -44,9 +45,9 @@ bool Direct::zero_copy(const CollectiveCall& call, const Role& role, shm::Operat
   return true;
 }
 
-// Pieces are reduced from all inputs into all outputs. With a core for each rank every rank takes its own
-// slice, which stays in its cache from call to call; otherwise whoever has a core claims the next piece, and
-// a rank that is not running is waited for by nobody.
+// Pieces are reduced from all inputs into all outputs. With a core for each rank the ranks take turns at
+// pieces: near each other in memory and in time, which measures up to twice as quick as a long slice each.
+// Otherwise whoever has a core claims the next piece, and a rank that is not running is waited for by nobody.
 void Direct::zero_copy_allreduce(const CollectiveCall& call, shm::Operation& operation) {
   const uint64_t sequence = operation.sequence;
   const auto ranks = static_cast<size_t>(group_.ranks());
@@ -54,7 +55,7 @@ void Direct::zero_copy_allreduce(const CollectiveCall& call, shm::Operation& ope
   const size_t total = share_bytes(call);
   const size_t lines = (total + kLine - 1) / kLine;
   const bool claim = group_.more_ranks_than_processors();
-  const size_t pieces = claim ? std::max(ranks, (total + (128 << 10) - 1) / (128 << 10)) : ranks;
+  const size_t pieces = std::max(ranks, (total + kPiece - 1) / kPiece);
 
   for (size_t rank = 0; rank < ranks; ++rank) {
     const shm::CallHeader& header = arrivals_.header(static_cast<int>(rank), sequence);
@@ -64,22 +65,16 @@ void Direct::zero_copy_allreduce(const CollectiveCall& call, shm::Operation& ope
   const auto reduce_piece = [&](size_t piece) {
     const size_t begin = std::min(total, lines * piece / pieces * kLine);
     const size_t end = std::min(total, lines * (piece + 1) / pieces * kLine);
-    // Blocks small enough for the sources to stay in the first-level cache while all destinations are
-    // written.
-    for (size_t offset = begin; offset < end;) {
-      const size_t bytes = std::min<size_t>(end - offset, 256 << 10);
-      for (size_t rank = 0; rank < ranks; ++rank) {
-        sources_[rank] = slots_[rank] + offset;
-        destinations_[rank] = outputs_[rank] + offset;
-      }
-      reduce_many(call.dtype, call.op, sources_, destinations_, bytes / element,
-                  call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
-      offset += bytes;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      sources_[rank] = slots_[rank] + begin;
+      destinations_[rank] = outputs_[rank] + begin;
     }
+    reduce_many(call.dtype, call.op, sources_, destinations_, (end - begin) / element,
+                call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
   };
 
   if (!claim) {
-    reduce_piece(static_cast<size_t>(group_.rank()));
+    for (auto piece = static_cast<size_t>(group_.rank()); piece < pieces; piece += ranks) reduce_piece(piece);
     group_.publish(group_.mine().finished.value, sequence);
     for (int rank = 0; rank < group_.ranks(); ++rank) {
       const auto& finished = group_.control(rank).finished.value;
