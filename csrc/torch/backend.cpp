@@ -50,7 +50,7 @@ Backend::~Backend() {
 
 void Backend::shutdown() {
   if (getpid() != process_ || left_.exchange(true)) return;
-  outstanding_->wait_for_none(kTimeToFinish);
+  works_->wait_for_none(kTimeToFinish);
   communicator_->close();
 }
 
@@ -82,9 +82,8 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& /*opts*/, bool /*wait
       "pycoll does not support monitored_barrier yet; barrier() names a rank that is late or lost");
 }
 
-c10::intrusive_ptr<AsyncWork> Backend::new_work(const TorchCall& what,
-                                                std::shared_ptr<Outstanding> outstanding) {
-  return c10::make_intrusive<AsyncWork>(getRank(), what, communicator_->sequence(), std::move(outstanding));
+c10::intrusive_ptr<AsyncWork> Backend::new_work(const TorchCall& what, bool awaited) {
+  return c10::make_intrusive<AsyncWork>(getRank(), what, communicator_->sequence(), works_, awaited);
 }
 
 Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList results) {

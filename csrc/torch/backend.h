@@ -80,8 +80,8 @@ class Backend final : public c10d::Backend {
 
   WorkPtr start(Launch& launch, bool async, at::TensorList results);
   WorkPtr finish(c10::intrusive_ptr<AsyncWork> work, bool async);
-  c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what) { return new_work(what, outstanding_); }
-  c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what, std::shared_ptr<Outstanding> outstanding);
+  c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what) { return new_work(what, true); }
+  c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what, bool awaited);
   WorkPtr receive(const TorchCall& what, Tensors& tensors, int source, int tag);
   const at::Tensor& only(const Tensors& tensors, const TorchCall& what) const;
   int root_of(int64_t root, const TorchCall& what) const;
@@ -94,7 +94,7 @@ class Backend final : public c10d::Backend {
                    DType dtype, at::TensorList results, const c10d::AllToAllOptions& opts);
 
   std::shared_ptr<Communicator> communicator_;
-  std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
+  std::shared_ptr<GroupWorks> works_ = std::make_shared<GroupWorks>();
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<AsyncWork> coalescing_;  // collects what is called between start- and endCoalescing
   uint64_t exchanges_ = 0;                    // all_to_alls by messages so far, for their tags

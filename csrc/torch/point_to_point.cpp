@@ -43,7 +43,7 @@ Backend::WorkPtr Backend::receive(const TorchCall& what, Tensors& tensors, int s
   Launch launch(what);
   void* data = launch.write(tensor);
   // A message may never come: leaving the group does not wait for it.
-  auto work = coalescing_ ? coalescing_ : new_work(what, nullptr);
+  auto work = coalescing_ ? coalescing_ : new_work(what, false);
   work->take(std::move(launch), tensors);
   int* heard = source < 0 ? work->source_slot() : nullptr;
   work->add(communicator_->recv(data, tensor.nbytes(), source, engine_tag(tag), std::nullopt, heard));

@@ -11,32 +11,18 @@
 
 namespace pycoll::torch_adapter {
 
-void Outstanding::begin() {
-  std::lock_guard lock(mutex_);
-  ++count_;
-}
-
-void Outstanding::end() {
-  std::lock_guard lock(mutex_);
-  if (--count_ == 0) none_.notify_all();
-}
-
-bool Outstanding::wait_for_none(std::chrono::milliseconds limit) {
-  std::unique_lock lock(mutex_);
-  return none_.wait_for(lock, limit, [this] { return count_ == 0; });
-}
-
-AsyncWork::AsyncWork(int rank, const TorchCall& what, uint64_t sequence,
-                     std::shared_ptr<Outstanding> outstanding)
+AsyncWork::AsyncWork(int rank, const TorchCall& what, uint64_t sequence, std::shared_ptr<GroupWorks> group,
+                     bool awaited)
     : c10d::Work(rank, what.type, at::hasCallbacks() ? what.title : nullptr),
       sequence_(sequence),
-      outstanding_(std::move(outstanding)) {
-  if (outstanding_) outstanding_->begin();
+      group_(std::move(group)),
+      awaited_(awaited) {
+  if (awaited_) group_->begin();
 }
 
 AsyncWork::~AsyncWork() {
   // Not settled only where the engine refused its first part.
-  if (outstanding_ && !isCompleted()) outstanding_->end();
+  if (awaited_ && !isCompleted()) group_->end();
 }
 
 void AsyncWork::take(Launch&& launch, at::TensorList results) {
@@ -52,6 +38,7 @@ void AsyncWork::add(std::shared_ptr<pycoll::Work> part) {
 
 void AsyncWork::seal() {
   sealed_.store(true, std::memory_order_release);
+  group_->submitted(c10::intrusive_ptr<AsyncWork>::reclaim_copy(this));
   one_is_done();
 }
 
@@ -86,14 +73,16 @@ void AsyncWork::settle() {
     settled_.store(true, std::memory_order_release);
   }
   if (recordFunctionEndCallback_) recordFunctionEndCallback_();
-  if (outstanding_) outstanding_->end();
+  if (awaited_) group_->end();
   if (!future) return;
+  group_->callbacks_begin();
   try {
     complete(future);
   } catch (const std::exception& e) {
     TORCH_WARN("pycoll: a callback of the future of ", opTypeToString(retrieveOpType()),
                " threw: ", e.what());
   }
+  group_->callbacks_end();
 }
 
 void AsyncWork::complete(const c10::intrusive_ptr<c10::ivalue::Future>& future) {

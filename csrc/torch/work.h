@@ -1,39 +1,27 @@
 // The handle of an asynchronous call: torch's Work over one or more works of the engine.
 #pragma once
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "engine/communicator.h"
+#include "torch/group_works.h"
 #include "torch/launch.h"
 
 namespace pycoll::torch_adapter {
-
-// How many works of a group are under way, so that leaving it can let them finish.
-class Outstanding {
- public:
-  void begin();
-  void end();
-  bool wait_for_none(std::chrono::milliseconds limit);
-
- private:
-  std::mutex mutex_;
-  std::condition_variable none_;
-  int count_ = 0;
-};
 
 // Life: made, take() and add() any number of times, seal(); settles when the engine has ended all its works.
 // Until then it keeps itself, and the tensors it was given, alive: a caller may drop both.
 class AsyncWork : public c10d::Work {
  public:
-  // `results` are what the future yields. `outstanding` null: leaving the group need not wait for this work.
-  AsyncWork(int rank, const TorchCall& what, uint64_t sequence, std::shared_ptr<Outstanding> outstanding);
+  // `awaited`: leaving the group waits for this work.
+  AsyncWork(int rank, const TorchCall& what, uint64_t sequence, std::shared_ptr<GroupWorks> group,
+            bool awaited);
   ~AsyncWork() override;
 
-  void take(Launch&& launch, at::TensorList results);
+  void take(Launch&& launch, at::TensorList results);  // `results`: what the future yields
   void add(std::shared_ptr<pycoll::Work> part);
   int* source_slot() { return &source_; }  // where a receive from any rank notes whom it heard
   void seal();                             // no more parts will come
@@ -56,7 +44,8 @@ class AsyncWork : public c10d::Work {
   std::exception_ptr first_error() const;
 
   const uint64_t sequence_;
-  std::shared_ptr<Outstanding> outstanding_;
+  const std::shared_ptr<GroupWorks> group_;
+  const bool awaited_;
   std::vector<std::shared_ptr<pycoll::Work>> parts_;
   std::vector<Launch> launches_;
   std::vector<at::Tensor> results_;

@@ -32,7 +32,7 @@ class RankFailed(AssertionError):
 class Gang:
     def __init__(self, size: int, backend: str = "pycoll") -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "cloudpickle"])
+        context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "pytest", "cloudpickle"])
         self.backend = backend
         self.pipes: list[Connection] = []
         self.processes = []

@@ -118,12 +118,12 @@ def test_point_to_point(ranks):
             heard = set()
             for _ in range(world - 1):
                 t = torch.zeros(4, dtype=torch.int64)
-                source = dist.recv(t)
+                source = dist.recv(t, tag=5)
                 assert t.tolist() == [source] * 4
                 heard.add(source)
             assert heard == set(range(1, world))
         else:
-            dist.send(torch.full((4,), me), 0)
+            dist.send(torch.full((4,), me), 0, tag=5)
         ops = []
         outs = [torch.zeros(3) for _ in range(world)]
         for peer in range(world):

@@ -210,7 +210,7 @@ def test_the_groups_timeout(ranks):
 
 def test_set_timeout(ranks):
     def body():
-        dist.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=0.5))
+        dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
         if dist.get_rank() == 1:
             time.sleep(2)
             return None
