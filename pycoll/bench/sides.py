@@ -168,9 +168,9 @@ class MpiSide:
     library, interface, algorithm, keeps_inputs = "mpi", "numpy", "", True
 
     def __init__(self) -> None:
-        from mpi4py import MPI
+        from pycoll.bench import mpi_job
 
-        self.mpi: Any = MPI
+        self.mpi = mpi_job.mpi()
 
     def allocate(self, size: int) -> buffers.Bytes:
         return buffers.private_bytes(size)
