@@ -66,6 +66,7 @@ def run(options: BenchOptions) -> Report:
 
 def _launcher() -> str:
     try:
+        importlib.import_module("mpi4py").rc.initialize = False  # this process is no rank
         mpi()
     except (ImportError, RuntimeError) as error:
         raise Unsupported(f"--vs mpi needs mpi4py and an MPI library ({error}): {_REMEDY}") from None
