@@ -247,7 +247,7 @@ void* ShmCommunicator::allocate(size_t bytes) {
 }
 
 MemoryReport ShmCommunicator::memory() const {
-  return {.shared_bytes = group_.segment().layout().stride,
+  return {.shared_bytes = group_.segment().layout().stride + point_to_point_->shared_bytes(),
           .private_bytes = executor_.scratch_bytes(),
           .allocated_bytes = heap_.allocated_bytes()};
 }
