@@ -11,17 +11,17 @@ import cloudpickle
 import pytest
 
 import pycoll
-from tests.python.job import Job
+from .python.job import Job
 
 TIMEOUT = 30.0  # seconds for a collective; far more than any takes, far less than a hang
 DEADLINE = 100.0
 
 
 def by_value(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Has other processes get the function itself, not its module's name: importing a test module is slow."""
-    module = sys.modules.get(fn.__module__)
-    if module is not None and module.__name__ != "__main__":
-        cloudpickle.register_pickle_by_value(module)
+    """Has other processes get the tests' functions themselves, not names of modules that they cannot import."""
+    package = sys.modules.get(fn.__module__.partition(".")[0])
+    if package is not None and package.__name__ != "__main__":
+        cloudpickle.register_pickle_by_value(package)
     return fn
 
 

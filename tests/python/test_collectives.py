@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pycoll
-from tests.python.values import contribution, reduced
+from .values import contribution, reduced
 
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 DTYPES = [*FLOATS, np.int8, np.uint16, np.int64, np.bool_, np.complex64]

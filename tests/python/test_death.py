@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pycoll
-from tests.python.job import free_address
+from .job import free_address
 
 
 def caught_after(call):

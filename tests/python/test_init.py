@@ -16,7 +16,7 @@ import pytest
 
 import pycoll
 from pycoll import bootstrap
-from tests.python.job import Job, free_address
+from .job import Job, free_address
 
 
 def in_threads(*calls):

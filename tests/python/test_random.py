@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import pycoll
-from tests.python.values import contribution, reduced
+from .values import contribution, reduced
 
 CALLS = 10_000
 DTYPES = [np.float32, np.float64, np.float16, np.int8, np.int32, np.uint64, np.bool_, np.complex64]
