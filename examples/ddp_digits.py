@@ -8,8 +8,6 @@ this a pycoll program is the word "pycoll" in init_process_group. `--compare` tr
 far the weights are apart.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import hashlib
