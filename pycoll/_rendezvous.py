@@ -93,14 +93,13 @@ class ThreadMeeting:
             given = self._rounds[round_]
             given[rank] = mine
             self._changed.notify_all()
-            everybody = self._changed.wait_for(
+            self._changed.wait_for(
                 lambda: self._failure is not None or len(given) == self.ranks, self.timeout
             )
             if len(given) == self.ranks:
                 return [given[r] for r in range(self.ranks)]
             if self._failure is not None:
                 raise failed(self.group, *self._failure)
-            assert not everybody
             missing = [r for r in range(self.ranks) if r not in given]
             raise Timeout(
                 f'rank {rank} waited {self.timeout:g} s for {rank_list(missing)} while group "{self.group}" '
