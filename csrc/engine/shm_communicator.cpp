@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::string_view kDirect = "direct";
 
+thread_local bool on_group_thread = false;
+
 // Whether the call moves data into or out of this rank, hence needs the pointer.
 bool needs_input(const CollectiveCall& call, int rank) {
   if (call.count == 0 || call.kind == CollectiveKind::Barrier) return false;
@@ -80,6 +82,7 @@ void ShmCommunicator::start() {
       in = true;
       entered.notify_one();
     }
+    on_group_thread = true;
     self->queue_->serve();
     self->group_.leave();
     self->served_.set_value();
@@ -206,6 +209,7 @@ void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, cons
       .name = name_of(call.kind),
       .sequence = sequence,
       .bytes = bytes,
+      .in_background = on_group_thread,
       .timeout = call.timeout ? *call.timeout : Nanoseconds(timeout_.load(std::memory_order_relaxed)),
       .started = {},
       .deadline = deadline};

@@ -59,7 +59,7 @@ bool Group::yield(FunctionRef<bool()> ready) {
 }
 
 void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> ready, int32_t wakes) {
-  if (ready() || yield(ready)) return;
+  if (ready() || (!operation.in_background && yield(ready))) return;
   const auto now = SteadyClock::now();
   if (!operation.started) operation.started = now;
   auto deadline = *operation.started + operation.timeout;

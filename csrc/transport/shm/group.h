@@ -16,6 +16,8 @@ struct Operation {
   std::string_view name;  // "allreduce"
   uint64_t sequence = 0;
   uint64_t bytes = 0;
+  bool in_background =
+      false;  // no caller waits for it: sleep soon, the processor is better used by who computes
   std::chrono::nanoseconds timeout{};
   std::optional<SteadyClock::time_point> started;  // set by the first wait that is not over at once
   std::optional<SteadyClock::time_point>
@@ -78,7 +80,8 @@ class Group {
   // `wakes`: whose publications can make ready() true (kAnyone, kEveryone's arrival); by default the peer's.
   template <class Ready>
   void wait(Operation& operation, int peer, Ready&& ready, int32_t wakes = kNobody) {
-    for (int i = 0; i < patience_.spins; ++i) {
+    for (int i = operation.in_background ? patience_.spins - patience_.spins / 10 : 0; i < patience_.spins;
+         ++i) {
       if (ready()) return;
       pause_processor();
     }
