@@ -11,6 +11,7 @@ import cloudpickle
 import pytest
 
 import pycoll
+
 from .python.job import Job
 
 TIMEOUT = 30.0  # seconds for a collective; far more than any takes, far less than a hang
@@ -18,7 +19,7 @@ DEADLINE = 100.0
 
 
 def by_value(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Has other processes get the tests' functions themselves, not names of modules that they cannot import."""
+    """Has other processes get the tests' functions themselves, not names of modules they cannot import."""
     package = sys.modules.get(fn.__module__.partition(".")[0])
     if package is not None and package.__name__ != "__main__":
         cloudpickle.register_pickle_by_value(package)

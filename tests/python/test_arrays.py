@@ -173,15 +173,18 @@ class TestTorch:
     @pytest.mark.filterwarnings("ignore::UserWarning")
     def test_what_has_no_memory_in_the_host(self, alone):
         import torch
-        from torch._subclasses.fake_tensor import FakeTensorMode
 
-        with FakeTensorMode():
-            fake = torch.ones(3)
+        class Wrapper(torch.Tensor):  # what DTensor and FakeTensor are
+            @classmethod
+            def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+                raise NotImplementedError
+
+        wrapper = torch.Tensor._make_wrapper_subclass(Wrapper, (3,))
         for x, reason in [
             (torch.ones(3, device="meta"), "meta"),
             (torch.eye(3).to_sparse(), "sparse"),
             (torch.eye(3).to_sparse_csr(), "sparse"),
-            (fake, "FakeTensor"),
+            (wrapper, "Wrapper"),
             (torch.ones(3, dtype=torch.complex32), "complex32"),
             (torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8), "qint8"),
         ]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import pycoll
+
 from .values import contribution, reduced
 
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pycoll
+
 from .job import free_address
 
 

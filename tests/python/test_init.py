@@ -16,6 +16,7 @@ import pytest
 
 import pycoll
 from pycoll import bootstrap
+
 from .job import Job, free_address
 
 

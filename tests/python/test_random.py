@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import pycoll
+
 from .values import contribution, reduced
 
 CALLS = 10_000
