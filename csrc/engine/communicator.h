@@ -27,6 +27,8 @@ using AllGatherBytes = std::function<std::vector<std::string>(const std::string&
 struct CommunicatorOptions {
   std::string group = "default";                  // named in errors
   Nanoseconds timeout = std::chrono::minutes(5);  // of a collective that names none, and of bootstrap
+  // Called now and then on a caller's thread that waits long. What it throws ends the wait, and the group.
+  std::function<void()> interrupted = nullptr;
 };
 
 // One call of one collective, as the caller states it.
@@ -98,10 +100,10 @@ class Communicator {
   virtual std::shared_ptr<Work> submit(const CollectiveCall& call) = 0;
 
   // Point to point, matched by (source, destination, tag) in order of posting; any number may be outstanding,
-  // in any order of tags. A receive's buffer may be longer than the message. When it is shorter, the receive ends
-  // with InvalidArgument and writes nothing, and the message is dropped; the send is complete. PeerLost ends only
-  // the operations that need the lost rank, Timeout ends the group. A send that is complete is delivered even when
-  // its sender leaves the group before the receive.
+  // in any order of tags. A receive's buffer may be longer than the message. When it is shorter, the receive
+  // ends with InvalidArgument and writes nothing, and the message is dropped; the send is complete. PeerLost
+  // ends only the operations that need the lost rank, Timeout ends the group. A send that is complete is
+  // delivered even when its sender leaves the group before the receive.
   virtual std::shared_ptr<Work> send(const void* data, size_t bytes, int destination, uint64_t tag,
                                      std::optional<Nanoseconds> timeout = std::nullopt) = 0;
   // source -1: from any rank; `source_out`, where given, must outlive the work.

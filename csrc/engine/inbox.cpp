@@ -13,8 +13,8 @@ using shm::MessageKind;
 
 namespace {
 
-// Of the fronts of these queues, the one that came first. A queue that runs empty is dropped: its tag may never
-// come again.
+// Of the fronts of these queues, the one that came first. A queue that runs empty is dropped: its tag may
+// never come again.
 template <class Queues>
 auto take_first(Queues& queues, std::span<const typename Queues::key_type> keys)
     -> std::optional<typename Queues::mapped_type::value_type> {

@@ -130,19 +130,22 @@ void ShmCommunicator::check(const CollectiveCall& call) const {
 std::shared_ptr<const Plan> ShmCommunicator::plan_for(const CollectiveCall& call) {
   const std::lock_guard lock(plans_mutex_);
   if (call.schedule) {
-    auto& plan = own_plans_[call.schedule.get()];
-    if (!plan || plan->schedule != call.schedule) {
-      const Collective& collective = call.schedule->collective;
-      if (collective.kind != call.kind || collective.ranks != ranks() ||
-          (is_rooted(call.kind) && collective.root != call.root))
-        throw InvalidArgument(
-            "group '" + group_.name() + "': the schedule is for " + std::string(name_of(collective.kind)) +
-            " of " + std::to_string(collective.ranks) + " ranks, root " + std::to_string(collective.root) +
-            "; the call is " + std::string(name_of(call.kind)) + " of " + std::to_string(ranks()) +
-            " ranks, root " + std::to_string(call.root));
-      verify(*call.schedule);
-      plan = make_plan(call.schedule, rank());
-    }
+    const Collective& collective = call.schedule->collective;
+    if (collective.kind != call.kind || collective.ranks != ranks() ||
+        (is_rooted(call.kind) && collective.root != call.root))
+      throw InvalidArgument(
+          "group '" + group_.name() + "': the schedule is for " + std::string(name_of(collective.kind)) +
+          " of " + std::to_string(collective.ranks) + " ranks, root " + std::to_string(collective.root) +
+          "; the call is " + std::string(name_of(call.kind)) + " of " + std::to_string(ranks()) +
+          " ranks, root " + std::to_string(call.root));
+    if (const auto known = own_plans_.find(call.schedule.get()); known != own_plans_.end())
+      return known->second;
+    verify(*call.schedule);
+    auto plan = make_plan(call.schedule, rank());
+    constexpr size_t kOwnPlans = 64;  // who makes a new schedule for each call must not fill the memory
+    if (own_plans_.size() >= kOwnPlans) own_plans_.clear();
+    own_plans_.emplace(call.schedule.get(),
+                       plan);  // the plan keeps the schedule, so the address stays its own
     return plan;
   }
   auto& plan = plans_[{call.kind, call.algorithm, call.pieces, is_rooted(call.kind) ? call.root : 0}];
@@ -210,6 +213,7 @@ void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, cons
       .sequence = sequence,
       .bytes = bytes,
       .in_background = on_group_thread,
+      .interrupted = &options_.interrupted,
       .timeout = call.timeout ? *call.timeout : Nanoseconds(timeout_.load(std::memory_order_relaxed)),
       .started = {},
       .deadline = deadline};

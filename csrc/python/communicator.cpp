@@ -151,6 +151,10 @@ class PyCommunicator {
     CommunicatorOptions options;
     options.group = group;
     options.timeout = from_seconds(timeout);
+    options.interrupted = [] {  // Ctrl-C; on other threads than the main one it never finds anything
+      const py::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    };
     const AllGatherBytes gather = [&all_gather](const std::string& mine) {
       const py::gil_scoped_acquire acquire;
       return all_gather(py::bytes(mine)).cast<std::vector<std::string>>();

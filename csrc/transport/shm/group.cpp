@@ -77,6 +77,7 @@ void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> read
   for (microseconds nap{1000};; nap = std::min(nap * 2, microseconds{20'000})) {
     if (sleep(ready, nap) || ready()) return;
     throw_if_failed();
+    look_for_interruption(operation);
     for (int rank = peer < 0 ? 0 : peer; rank < (peer < 0 ? ranks_ : peer + 1); ++rank) {
       if (rank == rank_ || !gone(rank)) continue;
       if (ready()) return;  // it finished its part before it went
@@ -88,6 +89,17 @@ void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> read
       fail_timeout(operation, peer, time - *operation.started);
     }
     nap = std::min(nap, std::chrono::duration_cast<microseconds>(deadline - time) + microseconds{1});
+  }
+}
+
+void Group::look_for_interruption(const Operation& operation) {
+  if (operation.in_background || operation.interrupted == nullptr || !*operation.interrupted) return;
+  try {
+    (*operation.interrupted)();
+  } catch (...) {
+    fail(FailureKind::Aborted,
+         describe(operation) + ": interrupted by a signal. The group is no longer usable.");
+    throw;
   }
 }
 

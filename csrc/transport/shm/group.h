@@ -1,5 +1,6 @@
 // One rank's view of its group in shared memory: wake-ups, waiting, who is alive, how the group failed.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@ struct Operation {
   uint64_t bytes = 0;
   bool in_background =
       false;  // no caller waits for it: sleep soon, the processor is better used by who computes
+  const std::function<void()>* interrupted = nullptr;  // may throw, see CommunicatorOptions
   std::chrono::nanoseconds timeout{};
   std::optional<SteadyClock::time_point> started;  // set by the first wait that is not over at once
   std::optional<SteadyClock::time_point>
@@ -113,6 +115,7 @@ class Group {
   void ring_those_who_wait_for_me();
   [[noreturn]] void fail_lost(const Operation& operation, int peer);
   [[noreturn]] void fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited);
+  void look_for_interruption(const Operation& operation);
   int culprit(const Operation& operation, int peer) const;
 
   std::shared_ptr<Segment> segment_;
