@@ -37,7 +37,7 @@ void Arrivals::announce(uint64_t sequence) {
   shm::ArrivalLine& line = group_.mine().arrival[sequence & 1];
   line.signature = signature(header(sequence));
   line.ticks = ticks();
-  group_.publish_arrival(sequence);
+  line.sequence.store(sequence, std::memory_order_release);
 }
 
 void Arrivals::match(shm::Operation& operation) {
@@ -53,6 +53,7 @@ void Arrivals::match(shm::Operation& operation) {
     return next == group_.ranks();
   };
   group_.wait(operation, -1, all_here, shm::kEveryone);
+  group_.all_have_arrived();
   bool equal = true;
   for (int rank = 0; rank < group_.ranks(); ++rank) {
     const shm::ArrivalLine& line = group_.control(rank).arrival[sequence & 1];

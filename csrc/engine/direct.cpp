@@ -166,10 +166,7 @@ void Direct::read(const CollectiveCall& call, const Role& role, const Stage& par
 void Direct::prepare(const CollectiveCall& call, uint64_t sequence) {
   const Role role = role_of(call);
   if (call.kind == CollectiveKind::Barrier || call.count == 0) return;
-  if (!fits_payload(call, role)) {
-    if (group_.rank() == 0) arrivals_.header(sequence).stores = choice_.choose(call.kind, share_bytes(call));
-    return;
-  }
+  if (!fits_payload(call, role)) return;
   stores_ = Stores::Plain;
   if (role.stages) stage(call, role, whole(call, role), payload_of(group_.rank(), sequence, call, role));
 }
@@ -188,15 +185,13 @@ void Direct::finish(const CollectiveCall& call, shm::Operation& operation) {
     return;
   }
   if (zero_copy(call, role, operation)) return;
-  stores_ = arrivals_.header(0, operation.sequence).stores;
-  const uint64_t begin = ticks();
   // Two ranks exchange everything, with one flag a chunk; from here on moving half as much twice is quicker.
-  constexpr size_t kTwoShotFrom = 512 << 10;
+  constexpr size_t kTwoShotFrom = 4 << 20;
   if (call.kind == CollectiveKind::AllReduce && (group_.ranks() > 2 || share_bytes(call) >= kTwoShotFrom))
     pipeline_two_shot(call, operation);
   else
     pipeline(call, role, operation);
-  if (group_.rank() == 0) choice_.record(call.kind, share_bytes(call), stores_, ticks() - begin);
+  choice_.end_chunk();
 }
 
 uint64_t Direct::reserve(size_t bytes, shm::Operation& operation) {
@@ -226,18 +221,19 @@ void Direct::consume_until(uint64_t position) {
 void Direct::pipeline(const CollectiveCall& call, const Role& role, shm::Operation& operation) {
   const auto fan = static_cast<size_t>(role.personalised ? group_.ranks() : 1);
   const size_t share = share_bytes(call);
-  const size_t chunk =
-      std::max<size_t>((group_.more_ranks_than_processors() ? 512 << 10 : 64 << 10) / fan / kLine, 1) * kLine;
+  const size_t chunk = std::max<size_t>((chunk_bytes()) / fan / kLine, 1) * kLine;
   const size_t chunks = (share + chunk - 1) / chunk;
   const auto part = [&](size_t c) {
     const size_t bytes = std::min(chunk, share - c * chunk);
     return Stage{.offset = c * chunk, .bytes = bytes, .stride = round_up(bytes)};
   };
   std::array<uint64_t, 2> begins{};
+  choice_.begin_operation(chunk * fan);
   for (size_t c = 0; c <= chunks; ++c) {
     if (c < chunks) {
       const Stage p = part(c);
       const uint64_t begin = begins[c & 1] = reserve(p.stride * fan, operation);
+      stores_ = choice_.begin_chunk(p.bytes);
       if (role.stages) {
         stage(call, role, p, group_.staging(group_.rank()) + begin % kStagingRing);
         group_.publish(group_.mine().published.value, begin + p.stride * fan);
@@ -266,15 +262,12 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
   const auto me = static_cast<size_t>(group_.rank());
   const auto ranks = static_cast<size_t>(group_.ranks());
   const size_t total = share_bytes(call);
-  // Few hand-overs where ranks share processors; else what measured best in and out of the second-level
-  // cache.
-  const size_t chunk = group_.more_ranks_than_processors() ? 512 << 10
-                       : total < 8 << 20                   ? 128 << 10
-                                                           : 64 << 10;
+  const size_t chunk = chunk_bytes();
   static_assert(kStagingRing >= 4 * (512 << 10),
                 "three chunks are in flight, and one more may be skipped at the ring's end");
   const size_t chunks = (total + chunk - 1) / chunk;
   std::array<uint64_t, 3> begins{};
+  choice_.begin_operation(chunk);
   struct Slice {
     size_t begin, bytes;
   };
@@ -294,6 +287,7 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
       const size_t c = step;
       const size_t bytes = bytes_of(c);
       begins[c % 3] = reserve(round_up(bytes), operation);
+      stores_ = choice_.begin_chunk(bytes);
       const Slice own = slice(c, me);
       const size_t after = own.begin + own.bytes;
       copy_bytes(slot(me, c), at(call.input, c * chunk), own.begin, stores_);

@@ -45,6 +45,8 @@ class Direct {
 
   Role role_of(const CollectiveCall& call) const;
   size_t share_bytes(const CollectiveCall& call) const { return call.count * size_of(call.dtype); }
+  // Few hand-overs where ranks share processors; else what measures best with and without a shared cache.
+  size_t chunk_bytes() const { return group_.more_ranks_than_processors() ? 512 << 10 : 128 << 10; }
   bool fits_payload(const CollectiveCall& call, const Role& role) const;
   Stage whole(const CollectiveCall& call, const Role& role) const;
   std::byte* payload_of(int rank, uint64_t sequence, const CollectiveCall& call, const Role& role) const;

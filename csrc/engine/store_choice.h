@@ -1,8 +1,8 @@
 // Plain or non-temporal stores into the staging ring? Where the processors share a cache, plain ones win
 // about twice; where they do not, a plain store to a line that the other side has just read waits for it to
 // come across, and non-temporal ones win up to six times. A virtual machine moves between the two within
-// seconds, so the choice is measured, all the time: mostly the better one is used, now and then the other is
-// tried.
+// seconds, so the choice is measured, all the time: mostly the better one is used, now and then both are
+// tried for a few chunks. Each rank chooses for what it writes; all try at the same chunks.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -11,57 +11,64 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/clock.h"
 #include "reduce/reduce.h"
-#include "schedule/collective.h"
 
 namespace pycoll {
 
 class StoreChoice {
  public:
-  // For the next operation that stages `bytes`.
-  Stores choose(CollectiveKind kind, size_t bytes) {
-    SizeClass& entry = class_of(kind, bytes);
-    const uint32_t turn = entry.turn++ % kPeriod;
-    if (turn >= 2 * kTrial) return entry.best();
-    // The first operation after a change also pays for what the one before left in the caches: see `record`.
-    entry.settled = turn % kTrial != 0;
-    return turn < kTrial ? Stores::Plain : Stores::NonTemporal;
+  // An operation begins; its chunks are `chunk_bytes` long.
+  void begin_operation(size_t chunk_bytes) {
+    current_ = &classes_[std::min<size_t>(std::bit_width(chunk_bytes), classes_.size() - 1)];
+    bytes_ = 0;
   }
-
-  void record(CollectiveKind kind, size_t bytes, Stores stores, uint64_t ticks) {
-    SizeClass& entry = class_of(kind, bytes);
-    if (!entry.settled) {
-      entry.settled = true;
-      return;
-    }
-    entry.samples[static_cast<size_t>(stores)].add(static_cast<double>(ticks) / static_cast<double>(bytes));
+  // A chunk begins: what passed since the last one began is how long that took.
+  Stores begin_chunk(size_t bytes) {
+    end_chunk();
+    bytes_ = bytes;
+    const uint32_t turn = current_->turn++ % kPeriod;
+    const bool trial = turn < 2 * kTrial;
+    // The first chunks after a change still pay for what the ones before left in the caches.
+    counts_ = turn % kTrial >= kSettle || turn >= 2 * kTrial + kSettle;
+    stores_ = !trial ? current_->best() : turn < kTrial ? Stores::Plain : Stores::NonTemporal;
+    return stores_;
+  }
+  void end_chunk() {
+    const uint64_t now = ticks();
+    if (bytes_ != 0 && counts_)
+      current_->samples[static_cast<size_t>(stores_)].add(static_cast<double>(now - began_) /
+                                                          static_cast<double>(bytes_));
+    bytes_ = 0;
+    began_ = now;
   }
 
  private:
-  static constexpr uint32_t kPeriod = 96;
-  static constexpr uint32_t kTrial = 3;  // operations in a row, of which the first is not counted
+  static constexpr uint32_t kTrial = 6;
+  static constexpr uint32_t kSettle = 3;
+  static constexpr uint32_t kPeriod = 240;
 
   struct Samples {  // the least of the last few: noise only ever adds
+    static constexpr double kNone = std::numeric_limits<double>::infinity();
     std::array<double, 4> last{kNone, kNone, kNone, kNone};
     uint32_t next = 0;
-    static constexpr double kNone = std::numeric_limits<double>::infinity();
     void add(double value) { last[next++ % last.size()] = value; }
     double least() const { return *std::min_element(last.begin(), last.end()); }
   };
   struct SizeClass {
     uint32_t turn = 0;
-    bool settled = true;
     std::array<Samples, 2> samples;
     Stores best() const {
       return samples[1].least() < samples[0].least() ? Stores::NonTemporal : Stores::Plain;
     }
   };
-  SizeClass& class_of(CollectiveKind kind, size_t bytes) {
-    auto& classes = classes_[static_cast<size_t>(kind)];
-    return classes[std::min<size_t>(std::bit_width(bytes), classes.size() - 1)];
-  }
 
-  std::array<std::array<SizeClass, 36>, static_cast<size_t>(CollectiveKind::Barrier)> classes_;
+  std::array<SizeClass, 36> classes_;
+  SizeClass* current_ = nullptr;
+  Stores stores_ = Stores::Plain;
+  bool counts_ = false;
+  size_t bytes_ = 0;  // of the chunk under way; 0: none
+  uint64_t began_ = 0;
 };
 
 }  // namespace pycoll

@@ -35,6 +35,21 @@ std::vector<int64_t> rows_by_rank(const at::Tensor& tensor, std::vector<int64_t>
   return splits;
 }
 
+// Every rank judges every pair, so that all raise alike.
+void require_agreement(const int64_t* table, int ranks) {
+  const auto row = [&](int r) { return table + size_t(r) * (1 + 2 * size_t(ranks)); };
+  for (int from = 0; from < ranks; ++from) {
+    for (int to = 0; to < ranks; ++to) {
+      const int64_t sent = row(from)[1 + to], expected = row(to)[1 + ranks + from];
+      if (sent == expected && row(from)[0] == row(to)[0]) continue;
+      throw Mismatch(c10::str("all_to_all: rank ", from, " sent rank ", to, " ", sent, " bytes of ",
+                              name_of(DType(row(from)[0])), ", but rank ", to, " expected ", expected,
+                              " bytes of ", name_of(DType(row(to)[0])),
+                              ". Nothing that was received may be used."));
+    }
+  }
+}
+
 }  // namespace
 
 Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -97,36 +112,33 @@ Backend::WorkPtr Backend::exchange(Launch launch, const std::vector<Message>& se
                                    const std::vector<Message>& receives, DType dtype, at::TensorList results,
                                    const c10d::AllToAllOptions& opts) {
   const int rank = getRank(), ranks = getSize();
-  const size_t columns = size_t(ranks) + 1;
+  // A row of the table: dtype, bytes to each rank, bytes from each.
+  const size_t columns = 1 + 2 * size_t(ranks);
   at::Tensor mine = launch.scratch(int64_t(columns), at::kLong);
-  at::Tensor all = launch.scratch(int64_t(columns) * ranks, at::kLong);
+  at::Tensor table = launch.scratch(int64_t(columns) * ranks, at::kLong);
   auto* row = mine.mutable_data_ptr<int64_t>();
   row[0] = int64_t(dtype);
-  for (int r = 0; r < ranks; ++r) row[r + 1] = int64_t(sends[size_t(r)].bytes);
-  launch.check = [all, columns, rank, ranks, dtype, receives] {
-    const auto* table = all.const_data_ptr<int64_t>();
-    for (int r = 0; r < ranks; ++r) {
-      const int64_t* theirs = table + size_t(r) * columns;
-      const auto bytes = int64_t(receives[size_t(r)].bytes);
-      if (theirs[0] == int64_t(dtype) && theirs[rank + 1] == bytes) continue;
-      throw Mismatch(c10::str("all_to_all: rank ", r, " sent rank ", rank, " ", theirs[rank + 1],
-                              " bytes of ", name_of(DType(theirs[0])), ", but rank ", rank, " expects ",
-                              bytes, " bytes of ", name_of(dtype)));
-    }
-  };
+  for (int r = 0; r < ranks; ++r) {
+    row[1 + r] = int64_t(sends[size_t(r)].bytes);
+    row[1 + ranks + r] = int64_t(receives[size_t(r)].bytes);
+  }
   const TorchCall& what = launch.what();
   CollectiveCall& call = launch.add(CollectiveKind::AllGather, mine, columns, opts.timeout);
   call.input = row;
-  call.output = all.mutable_data_ptr();
+  call.output = table.mutable_data_ptr();
   const CollectiveCall sizes = call;
 
+  auto gathered = communicator_->submit(sizes);
+  launch.diagnose = [table, gathered, ranks] {
+    if (!gathered->exception()) require_agreement(table.const_data_ptr<int64_t>(), ranks);
+  };
   auto work = coalescing_ ? coalescing_ : new_work(what);
   work->take(std::move(launch), results);
+  work->add(std::move(gathered));
   const uint64_t tag = kExchangeTag | exchanges_++;
   const Message &kept = sends[size_t(rank)], &into = receives[size_t(rank)];
   if (kept.bytes == into.bytes && kept.bytes > 0) std::memmove(into.data, kept.data, kept.bytes);
   try {
-    work->add(communicator_->submit(sizes));
     for (int step = 1; step < ranks; ++step) {  // towards a different rank each, at every step
       const int to = (rank + step) % ranks, from = (rank - step + ranks) % ranks;
       const Message &out = sends[size_t(to)], &in = receives[size_t(from)];

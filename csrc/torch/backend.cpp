@@ -40,12 +40,14 @@ c10::intrusive_ptr<Backend> Backend::create(std::shared_ptr<Communicator> commun
 }
 
 Backend::~Backend() {
-  if (getpid() != process_) {
-    // The threads and peers are the parent's; the least harm is to leave everything as it is.
+  leave_for_good();
+}
+
+void Backend::leave_for_good() {
+  if (getpid() == process_)
+    shutdown();
+  else  // The threads and peers are the parent's; the least harm is to leave everything as it is.
     new std::shared_ptr<Communicator>(std::move(communicator_));
-    return;
-  }
-  shutdown();
 }
 
 void Backend::shutdown() {

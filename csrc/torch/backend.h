@@ -69,10 +69,14 @@ class Backend final : public c10d::Backend {
   // Leaves the group, after a short while for works that are still under way.
   void shutdown() override;
 
+  // Called with the last strong reference: the destructor waits for the weak one of shutdown_all().
+  void release_resources() override { leave_for_good(); }
+
   // Leaves every group of this process; for its exit.
   static void shutdown_all();
 
  private:
+  void leave_for_good();
   struct Message {
     void* data;
     size_t bytes;

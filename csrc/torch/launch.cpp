@@ -247,7 +247,6 @@ at::Tensor Launch::scratch(int64_t elements, const at::TensorOptions& options) {
 }
 
 void Launch::write_back() {
-  if (check) check();
   if (copies_.empty()) return;
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   for (CopyBack& copy : copies_) copy.destination.copy_(copy.source);

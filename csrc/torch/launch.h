@@ -56,8 +56,8 @@ class Launch {
   // Scratch that lives as long as the launch.
   at::Tensor scratch(int64_t elements, const at::TensorOptions& options);
 
-  // A last look at what arrived, before write_back(); throws to fail the call.
-  std::function<void()> check;
+  // Called when all is over, well or not; throws what explains a failure better than the engine could.
+  std::function<void()> diagnose;
 
   // Writes results into the tensors whose layout kept the engine from writing there itself.
   void write_back();

@@ -4,6 +4,7 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -23,6 +24,11 @@ AsyncWork::AsyncWork(int rank, const TorchCall& what, uint64_t sequence, std::sh
 AsyncWork::~AsyncWork() {
   // Not settled only where the engine refused its first part.
   if (awaited_ && !isCompleted()) group_->end();
+}
+
+void AsyncWork::release_resources() {
+  results_.clear();
+  future_.reset();
 }
 
 void AsyncWork::take(Launch&& launch, at::TensorList results) {
@@ -46,6 +52,10 @@ void AsyncWork::one_is_done() {
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) settle();
 }
 
+bool AsyncWork::all_done() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->done(); });
+}
+
 std::exception_ptr AsyncWork::first_error() const {
   for (const auto& part : parts_)
     if (auto error = part->exception()) return error;
@@ -60,13 +70,13 @@ void AsyncWork::settle() {
   {
     std::lock_guard lock(settle_mutex_);
     if (settled_.load(std::memory_order_relaxed)) return;
-    error_ = for_torch(first_error());
-    if (!error_) {
-      try {
-        for (Launch& launch : launches_) launch.write_back();
-      } catch (...) {
-        error_ = for_torch(std::current_exception());
-      }
+    try {
+      for (Launch& launch : launches_)
+        if (launch.diagnose) launch.diagnose();
+      if (auto error = first_error()) std::rethrow_exception(error);
+      for (Launch& launch : launches_) launch.write_back();
+    } catch (...) {
+      error_ = for_torch(std::current_exception());
     }
     finished.swap(launches_);
     future = future_;
@@ -114,10 +124,13 @@ bool AsyncWork::wait(std::chrono::milliseconds timeout) {
       if (!error) error = for_torch(std::current_exception());
     }
   }
+  // The parts are done (unless this wait ran out of time), but the thread that ended the last of them may not
+  // have come to settle() yet.
+  if (all_done() && sealed_.load(std::memory_order_acquire)) {
+    settle();
+    error = error_;
+  }
   if (error) std::rethrow_exception(error);
-  // The parts are done, but the thread that ended the last of them may not have come to settle() yet.
-  if (sealed_.load(std::memory_order_acquire)) settle();
-  if (error_) std::rethrow_exception(error_);
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard lock(settle_mutex_);

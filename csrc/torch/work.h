@@ -36,11 +36,14 @@ class AsyncWork : public c10d::Work {
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
+  // Called with the last strong reference: the destructor waits for the weak one that the group may have.
+  void release_resources() override;
 
  private:
   void one_is_done();
   void settle();
   void complete(const c10::intrusive_ptr<c10::ivalue::Future>& future);
+  bool all_done() const;
   std::exception_ptr first_error() const;
 
   const uint64_t sequence_;

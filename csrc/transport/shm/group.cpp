@@ -133,13 +133,7 @@ void Group::ring_those_who_wait_for_me() {
   ring_doorbells([this](int32_t waits_for) { return waits_for == rank_ + 1 || waits_for == kAnyone; });
 }
 
-void Group::publish_arrival(uint64_t sequence) {
-  mine().arrival[sequence & 1].sequence.store(sequence, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (segment_->group().sleepers.load(std::memory_order_relaxed) == 0) return;
-  // Of ranks that arrive together, at least the last in the fences' order sees all the others.
-  for (int r = 0; r < ranks_; ++r)
-    if (control(r).arrival[sequence & 1].sequence.load(std::memory_order_acquire) < sequence) return;
+void Group::ring_those_who_wait_for_everyone() {
   ring_doorbells([](int32_t waits_for) { return waits_for == kEveryone; });
 }
 

@@ -73,9 +73,14 @@ class Group {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (segment_->group().sleepers.load(std::memory_order_relaxed) != 0) ring_those_who_wait_for_me();
   }
-  // This rank's arrival, which only matters to sleepers when it is the last: waking them for each would cost
-  // every rank a wake-up an arrival.
-  void publish_arrival(uint64_t sequence);
+  // All arrivals have been seen: wakes those who sleep until then. Called by every rank, but of ranks that
+  // arrive one after the other only the last finds anybody asleep: waking them at each arrival would cost
+  // every rank a wake-up an arrival. The fence stands here and not at this rank's own announcement, where it
+  // would hold up the look at the others' until the announcement has reached them.
+  void all_have_arrived() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (segment_->group().sleepers.load(std::memory_order_relaxed) != 0) ring_those_who_wait_for_everyone();
+  }
 
   // Returns once ready() is true. `peer`: the rank waited for, -1: any of them. Throws PeerLost when that
   // rank is gone and ready() stays false, Timeout at the operation's deadline, or what ended the group.
@@ -113,6 +118,7 @@ class Group {
   template <class Whom>
   void ring_doorbells(Whom&& whom);
   void ring_those_who_wait_for_me();
+  void ring_those_who_wait_for_everyone();
   [[noreturn]] void fail_lost(const Operation& operation, int peer);
   [[noreturn]] void fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited);
   void look_for_interruption(const Operation& operation);

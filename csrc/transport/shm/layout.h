@@ -51,8 +51,7 @@ struct CallHeader {
   CollectiveKind kind = CollectiveKind::Barrier;
   DType dtype = DType::UInt8;
   Op op = Op::Sum;
-  Stores stores = Stores::Plain;  // rank 0's choice for all: how to write into the staging rings
-  char algorithm[28] = {};
+  char algorithm[29] = {};
 };
 
 // The word every collective starts with. Slot `sequence & 1`: a rank writes sequence s+2 only after all have
