@@ -91,6 +91,9 @@ def test_handles_and_tensors_may_be_dropped(ranks):
         work.wait()
         del t, work
         gc.collect()
+        deadline = time.monotonic() + 5  # the thread that ended it may not have let go yet
+        while gone() is not None and time.monotonic() < deadline:
+            time.sleep(0.001)
         assert gone() is None
 
     ranks(3, body)

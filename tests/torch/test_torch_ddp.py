@@ -25,8 +25,8 @@ class TwoHeads(nn.Module):
         return self.heads[0](h) + (self.heads[1](h) if both else 0)
 
 
-def train(backend: str, variant: str) -> list[torch.Tensor]:
-    """Weights after some steps of DDP over a group of that backend."""
+def train(backend: str, variant: str) -> tuple[list[torch.Tensor], dist.ProcessGroup]:
+    """Weights after some steps of DDP over a group of that backend, and that group."""
     group = dist.new_group(backend=backend, timeout=timedelta(seconds=20))
     torch.manual_seed(1)
     options = {
@@ -59,7 +59,7 @@ def train(backend: str, variant: str) -> list[torch.Tensor]:
     weights = [p.detach().clone() for p in model.parameters()]
     del model
     dist.destroy_process_group(group)
-    return weights
+    return weights, group
 
 
 VARIANTS = [
@@ -70,8 +70,10 @@ VARIANTS = [
 @pytest.mark.parametrize("n", [2, 3])
 def test_equal_to_gloo(ranks, n):
     def body():
+        groups = []  # gloo's dies badly when a callback, on its own thread, is the last that knows of it
         for variant in VARIANTS:
-            ours, theirs = train("pycoll", variant), train("gloo", variant)
+            (ours, _), (theirs, group) = train("pycoll", variant), train("gloo", variant)
+            groups.append(group)
             for a, b in zip(ours, theirs, strict=True):
                 # gloo rounds 16-bit sums at every hop, pycoll once.
                 slack = {"rtol": 1e-2, "atol": 1e-3} if variant in ("fp16", "bf16") else {"rtol": 1e-4, "atol": 1e-5}
