@@ -30,7 +30,9 @@ MEASURED_STEPS = 60
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--backend", choices=["pycoll", "gloo"], default="pycoll")
     parser.add_argument("--compare", action="store_true", help="train over both, compare the weights")
     parser.add_argument("--epochs", type=int, default=20)
@@ -83,7 +85,9 @@ def train(epochs: int) -> Result:
     torch.manual_seed(0)
     model = DistributedDataParallel(network())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, epochs=epochs, steps_per_epoch=len(batches))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 5e-3, epochs=epochs, steps_per_epoch=len(batches)
+    )
     dist.barrier()
     start = time.perf_counter()
     for epoch in range(epochs):
@@ -118,7 +122,9 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     for_training, for_test = train_test_split(
         torch.arange(len(labels)), test_size=0.2, stratify=data.target, random_state=0
     )
-    return TensorDataset(images[for_training], labels[for_training]), TensorDataset(images[for_test], labels[for_test])
+    return TensorDataset(images[for_training], labels[for_training]), TensorDataset(
+        images[for_test], labels[for_test]
+    )
 
 
 def network() -> nn.Module:

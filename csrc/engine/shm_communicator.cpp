@@ -1,6 +1,6 @@
 #include "engine/shm_communicator.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <cstring>
 
@@ -13,6 +13,53 @@ namespace {
 constexpr std::string_view kDirect = "direct";
 
 thread_local bool on_group_thread = false;
+
+// A forked child has its parent's groups in its memory, and must neither use nor leave them: it is not the
+// rank.
+std::atomic<int> fork_generation{0};
+const int fork_watch = ::pthread_atfork(nullptr, nullptr, [] { ++fork_generation; });
+
+// The call's input and output in bytes, as this rank's part in it has them.
+struct Extents {
+  size_t input;
+  size_t output;
+};
+
+Extents extents_of(const CollectiveCall& call, int ranks) {
+  const size_t share = call.count * size_of(call.dtype);
+  const size_t all = share * static_cast<size_t>(ranks);
+  switch (call.kind) {
+    case CollectiveKind::AllGather:
+    case CollectiveKind::Gather:
+      return {share, all};
+    case CollectiveKind::ReduceScatter:
+    case CollectiveKind::Scatter:
+      return {all, share};
+    case CollectiveKind::AllToAll:
+      return {all, all};
+    default:
+      return {share, share};
+  }
+}
+
+bool overlap(const CollectiveCall& call, int ranks) {
+  if (call.input == nullptr || call.output == nullptr) return false;
+  const auto input = reinterpret_cast<uintptr_t>(call.input);
+  const auto output = reinterpret_cast<uintptr_t>(call.output);
+  const Extents bytes = extents_of(call, ranks);
+  return input < output + bytes.output && output < input + bytes.input;
+}
+
+// In place: the same buffer, or where one side is a share, the rank's own share of the other.
+bool in_place(const CollectiveCall& call, int ranks, int rank) {
+  const Extents bytes = extents_of(call, ranks);
+  const auto* input = static_cast<const std::byte*>(call.input);
+  const auto* output = static_cast<const std::byte*>(call.output);
+  const auto me = static_cast<size_t>(rank);
+  if (bytes.input < bytes.output) return input == output + me * bytes.input;
+  if (bytes.output < bytes.input) return output == input + me * bytes.output;
+  return input == output;
+}
 
 // Whether the call moves data into or out of this rank, hence needs the pointer.
 bool needs_input(const CollectiveCall& call, int rank) {
@@ -67,7 +114,7 @@ ShmCommunicator::ShmCommunicator(int rank, int ranks, Bootstrapped bootstrapped,
       })),
       point_to_point_(std::make_unique<PointToPoint>(group_, heap_)),
       timeout_(options_.timeout.count()),
-      process_(::getpid()) {}
+      fork_generation_(fork_generation) {}
 
 void ShmCommunicator::start() {
   std::mutex mutex;
@@ -94,8 +141,7 @@ void ShmCommunicator::start() {
 ShmCommunicator::~ShmCommunicator() = default;
 
 void ShmCommunicator::close() {
-  // A forked child has the object but not the thread, and is not the rank.
-  if (closed_.exchange(true) || ::getpid() != process_) return;
+  if (fork_generation_ != fork_generation || closed_.exchange(true)) return;
   const auto error = std::make_exception_ptr(
       Aborted("group '" + group_.name() + "': closed by this rank before the operation was complete"));
   point_to_point_->stop(error);
@@ -106,6 +152,11 @@ void ShmCommunicator::close() {
 }
 
 void ShmCommunicator::throw_if_closed() const {
+  if (fork_generation_ != fork_generation.load(std::memory_order_relaxed))
+    throw InvalidArgument(
+        "group '" + group_.name() +
+        "' was made before this process was forked, and belongs to the parent; make a group of "
+        "the child's own");
   if (closed_.load(std::memory_order_relaxed))
     throw InvalidArgument("group '" + group_.name() + "': this communicator is closed; make a new one");
 }
@@ -120,6 +171,8 @@ void ShmCommunicator::check(const CollectiveCall& call) const {
              std::to_string(ranks() - 1));
   if (call.input == nullptr && needs_input(call, rank())) complain("needs an input buffer on this rank");
   if (call.output == nullptr && needs_output(call, rank())) complain("needs an output buffer on this rank");
+  if (overlap(call, ranks()) && !in_place(call, ranks(), rank()))
+    complain("with an input and an output that overlap, other than in place; give it a copy of the input");
   if (call.dtype == DType::Int128) complain("has no dtype int128");
   if (is_reduction(call.kind)) {
     require_supported(call.dtype, call.op);
@@ -189,16 +242,15 @@ void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, cons
 
   const bool barrier = call.kind == CollectiveKind::Barrier;
   const size_t bytes = barrier ? 0 : call.count * size_of(call.dtype);
-  const auto shares = static_cast<size_t>(ranks());
-  const bool many_in = call.kind == CollectiveKind::ReduceScatter || call.kind == CollectiveKind::Scatter ||
-                       call.kind == CollectiveKind::AllToAll;
   // What of a call is not of its kind must not make ranks differ.
   shm::CallHeader& header = arrivals_.header(sequence);
   header.sequence = sequence;
   header.count = barrier ? 0 : call.count;
   header.schedule_hash = plan != nullptr ? plan->hash : 0;
   header.factor = call.factor;
-  header.input = heap_.locate(call.input, many_in ? bytes * shares : bytes);
+  // All_to_all in place writes what others may still want to read: not from where it lies.
+  const bool readable = call.kind != CollectiveKind::AllToAll || call.input != call.output;
+  header.input = readable ? heap_.locate(call.input, extents_of(call, ranks()).input) : shm::HeapRange{};
   header.output =
       call.kind == CollectiveKind::AllReduce ? heap_.locate(call.output, bytes) : shm::HeapRange{};
   header.root = is_rooted(call.kind) ? call.root : 0;

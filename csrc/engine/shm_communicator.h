@@ -1,7 +1,5 @@
 // The engine of a group whose ranks all live on one host.
 #pragma once
-#include <sys/types.h>
-
 #include <future>
 #include <map>
 #include <mutex>
@@ -78,7 +76,7 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   std::map<const Schedule*, std::shared_ptr<const Plan>> own_plans_;  // of schedules that callers brought
   std::atomic<bool> closed_{false};
   std::promise<void> served_;
-  pid_t process_;
+  int fork_generation_;
 };
 
 }  // namespace pycoll

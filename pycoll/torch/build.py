@@ -63,7 +63,9 @@ def library() -> Path:
     """libpycoll.so of the installed package."""
     spec = importlib.util.find_spec("pycoll._core")
     if spec is None or spec.origin is None:
-        raise RuntimeError("pycoll is not installed: its compiled core is missing; run `pip install .` in its source")
+        raise RuntimeError(
+            "pycoll is not installed: its compiled core is missing; run `pip install .` in its source"
+        )
     return Path(spec.origin).parent / "libpycoll.so"
 
 
@@ -93,7 +95,9 @@ def cache_directory() -> Path:
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:  # others could plant a library there
-        raise RuntimeError(f"{path} belongs to, or is open to, another user; set PYCOLL_CACHE to a directory of yours")
+        raise RuntimeError(
+            f"{path} belongs to, or is open to, another user; set PYCOLL_CACHE to a directory of yours"
+        )
     return path
 
 
@@ -125,7 +129,10 @@ def command(unit: Path, output: Path) -> list[str]:
             "(Debian and Ubuntu: apt install python3-dev; Fedora: dnf install python3-devel)"
         )
     line = [*compiler().split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
-    line += [f"-DPYCOLL_TORCH_MODULE={MODULE_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    line += [
+        f"-DPYCOLL_TORCH_MODULE={MODULE_NAME}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+    ]
     for path in [torch_headers, torch_headers / "torch/csrc/api/include", python_headers]:
         line += ["-isystem", str(path)]
     line += ["-I", str(source_directory()), str(unit), "-o", str(output)]

@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from pycoll.torch import build
 
@@ -32,15 +33,15 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
     return backend
 
 
-def _keys_of_this_attempt(store: dist.Store, rank: int) -> dist.Store:
+def _keys_of_this_attempt(store: Store, rank: int) -> Store:
     """A store may serve groups of one name again and again (init, destroy, init under torchrun): ranks count their
     attempts, and those of one attempt share keys that no earlier one has used."""
-    store = dist.PrefixStore("pycoll", store)
+    store = PrefixStore("pycoll", store)
     attempt = store.add(f"attempts/{rank}", 1)
-    return dist.PrefixStore(str(attempt), store)
+    return PrefixStore(str(attempt), store)
 
 
-def _tell_others(store: dist.Store, rank: int, error: BaseException) -> None:
+def _tell_others(store: Store, rank: int, error: BaseException) -> None:
     with contextlib.suppress(Exception):  # the store may be what failed
         if not store.check(["failed"]):
             store.set("failed", f"{rank}: {type(error).__name__}: {error}")

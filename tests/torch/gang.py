@@ -32,7 +32,9 @@ class RankFailed(AssertionError):
 class Gang:
     def __init__(self, size: int, backend: str = "pycoll") -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "pytest", "cloudpickle"])
+        context.set_forkserver_preload(
+            ["torch", "torch._dynamo", "torch.distributed", "pytest", "cloudpickle"]
+        )
         self.backend = backend
         self.pipes: list[Connection] = []
         self.processes = []
@@ -81,7 +83,12 @@ class Gang:
         self._grouped = ranks
 
     def call(
-        self, ranks: int, function: Callable[..., Any], *args: Any, deaths: frozenset[int] = frozenset(), limit: float = 60
+        self,
+        ranks: int,
+        function: Callable[..., Any],
+        *args: Any,
+        deaths: frozenset[int] = frozenset(),
+        limit: float = 60,
     ) -> list[Any]:
         """Run `function(*args)` on the first `ranks` processes as they are."""
         self.send(ranks, function, *args)

@@ -102,7 +102,10 @@ def test_handles_and_tensors_may_be_dropped(ranks):
 def test_tags_out_of_order(ranks):
     def body():
         if dist.get_rank() == 0:
-            works = [dist.isend(torch.full((n,), float(tag)), 1, tag=tag) for tag, n in ((7, 3), (8, 100_000), (9, 0))]
+            works = [
+                dist.isend(torch.full((n,), float(tag)), 1, tag=tag)
+                for tag, n in ((7, 3), (8, 100_000), (9, 0))
+            ]
         else:
             outs = {9: torch.zeros(0), 8: torch.zeros(100_000), 7: torch.zeros(3)}
             works = [dist.irecv(t, 0, tag=tag) for tag, t in outs.items()]
@@ -176,7 +179,11 @@ def test_coalesced(ranks):
                 assert outs[1].tolist() == [world * (2.0 * me), world * (2.0 * me + 1)]
         pg = dist.group.WORLD
         for numel in (10, 100_000):  # one buffer; a collective each
-            tensors = [torch.full((numel,), float(me)), torch.full((2, numel), float(me))[:, ::2], torch.ones(1)]
+            tensors = [
+                torch.full((numel,), float(me)),
+                torch.full((2, numel), float(me))[:, ::2],
+                torch.ones(1),
+            ]
             pg.allreduce_coalesced(tensors, dist.AllreduceCoalescedOptions()).wait()
             assert [t.unique().tolist() for t in tensors] == [[total], [total], [world]]
         mixed = [torch.ones(3), torch.ones(3, dtype=torch.int64)]

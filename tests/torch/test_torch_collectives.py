@@ -16,7 +16,9 @@ NUMEL = 37
 
 def values(rank: int, dtype: torch.dtype, numel: int = NUMEL) -> torch.Tensor:
     """Distinct for each rank and neighbour, and small: sums over 4 ranks are exact in every dtype."""
-    return ((torch.arange(numel) * 3 + rank * 5) % (2 if dtype.is_floating_point and dtype.itemsize == 1 else 7)).to(dtype)
+    return (
+        (torch.arange(numel) * 3 + rank * 5) % (2 if dtype.is_floating_point and dtype.itemsize == 1 else 7)
+    ).to(dtype)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -47,7 +49,9 @@ def test_data_movement_in_every_dtype(ranks, n):
             blank = lambda: torch.zeros(NUMEL, dtype=dtype)
             for t in both_ways(lambda t, a: dist.broadcast(t, root, async_op=a), mine.clone):
                 assert same(t, every[root]), ("broadcast", dtype)
-            for t in both_ways(lambda t, a: dist.all_gather(t, mine, async_op=a), lambda: [blank() for _ in every]):
+            for t in both_ways(
+                lambda t, a: dist.all_gather(t, mine, async_op=a), lambda: [blank() for _ in every]
+            ):
                 assert all(map(same, t, every)), ("all_gather", dtype)
             for t in both_ways(
                 lambda t, a: dist.all_gather_into_tensor(t, mine, async_op=a),
@@ -60,7 +64,9 @@ def test_data_movement_in_every_dtype(ranks, n):
             ):
                 assert t is None or all(map(same, t, every)), ("gather", dtype)
             for t in both_ways(
-                lambda t, a: dist.scatter(t, [e.roll(1) for e in every] if me == root else None, src=root, async_op=a),
+                lambda t, a: dist.scatter(
+                    t, [e.roll(1) for e in every] if me == root else None, src=root, async_op=a
+                ),
                 blank,
             ):
                 assert same(t, mine.roll(1)), ("scatter", dtype)
@@ -123,7 +129,9 @@ def test_reductions_in_every_dtype(ranks, n):
                 ):
                     assert same(t, right.chunk(world)[me]), ("reduce_scatter_tensor", dtype, op)
                 for t in both_ways(
-                    lambda t, a: dist.reduce_scatter(t, [c.clone() for c in mine.chunk(world)], op, async_op=a),
+                    lambda t, a: dist.reduce_scatter(
+                        t, [c.clone() for c in mine.chunk(world)], op, async_op=a
+                    ),
                     lambda: torch.zeros(NUMEL, dtype=dtype),
                 ):
                     assert same(t, right.chunk(world)[me]), ("reduce_scatter", dtype, op)
@@ -140,7 +148,10 @@ def test_large_tensors(ranks):
             assert torch.equal(t, (torch.arange(numel) % 1000) * world + sum(range(world))), numel
             out = torch.empty(world * numel)
             dist.all_gather_into_tensor(out, torch.arange(numel, dtype=torch.float32) + me)
-            assert torch.equal(out.view(world, numel) - torch.arange(world).view(-1, 1), torch.arange(numel).expand(world, -1).float())
+            assert torch.equal(
+                out.view(world, numel) - torch.arange(world).view(-1, 1),
+                torch.arange(numel).expand(world, -1).float(),
+            )
 
     ranks(3, body)
 
@@ -282,7 +293,9 @@ def test_nothing_to_do(ranks, shape):
                     work.wait()
         pg = dist.group.WORLD
         full = torch.ones(3) * me
-        pg.allreduce_coalesced([torch.empty(shape), full, torch.empty(0)], dist.AllreduceCoalescedOptions()).wait()
+        pg.allreduce_coalesced(
+            [torch.empty(shape), full, torch.empty(0)], dist.AllreduceCoalescedOptions()
+        ).wait()
         assert full.tolist() == [sum(range(world))] * 3
         pg.allreduce_coalesced([torch.empty(shape)], dist.AllreduceCoalescedOptions()).wait()
         if me == 0:
@@ -431,9 +444,13 @@ def test_bad_arguments_are_refused_at_once(ranks):
         world = dist.get_world_size()
         pg = dist.group.WORLD
         with pytest.raises(TypeError, match="sparse|layout|Sparse"):
-            pg._get_backend(torch.device("cpu")).broadcast([torch.eye(3).to_sparse()], dist.BroadcastOptions())
+            pg._get_backend(torch.device("cpu")).broadcast(
+                [torch.eye(3).to_sparse()], dist.BroadcastOptions()
+            )
         with pytest.raises(TypeError, match="device meta"):
-            pg._get_backend(torch.device("cpu")).broadcast([torch.empty(3, device="meta")], dist.BroadcastOptions())
+            pg._get_backend(torch.device("cpu")).broadcast(
+                [torch.empty(3, device="meta")], dist.BroadcastOptions()
+            )
         strange = torch.ones(3).to(torch.float8_e4m3fnuz)
         with pytest.raises(dist.DistError, match="dtype Float8_e4m3fnuz"):
             dist.all_reduce(strange)

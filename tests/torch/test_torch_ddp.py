@@ -42,7 +42,9 @@ def train(backend: str, variant: str) -> tuple[list[torch.Tensor], dist.ProcessG
         # Through a function of another name: torch refuses the hook by its own name where there is no CUDA.
         model.register_comm_hook(group, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
     elif variant == "PowerSGD":
-        state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7)
+        state = powerSGD_hook.PowerSGDState(
+            group, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7
+        )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
@@ -76,7 +78,11 @@ def test_equal_to_gloo(ranks, n):
             groups.append(group)
             for a, b in zip(ours, theirs, strict=True):
                 # gloo rounds 16-bit sums at every hop, pycoll once.
-                slack = {"rtol": 1e-2, "atol": 1e-3} if variant in ("fp16", "bf16") else {"rtol": 1e-4, "atol": 1e-5}
+                slack = (
+                    {"rtol": 1e-2, "atol": 1e-3}
+                    if variant in ("fp16", "bf16")
+                    else {"rtol": 1e-4, "atol": 1e-5}
+                )
                 torch.testing.assert_close(a, b, **slack, msg=lambda m, v=variant: f"{v}: {m}")
             for weight in ours:  # and to the bit the same on all ranks
                 everyone = [torch.empty_like(weight) for _ in range(dist.get_world_size())]

@@ -28,8 +28,18 @@ def names(text, rank):
 
 
 DISAGREEMENTS = {
-    "numel": (lambda: dist.all_reduce(torch.ones(100)), lambda: dist.all_reduce(torch.ones(200)), "100", "200"),
-    "numel of 1 and 2": (lambda: dist.all_reduce(torch.ones(1)), lambda: dist.all_reduce(torch.ones(2)), "1", "2"),
+    "numel": (
+        lambda: dist.all_reduce(torch.ones(100)),
+        lambda: dist.all_reduce(torch.ones(200)),
+        "100",
+        "200",
+    ),
+    "numel of 1 and 2": (
+        lambda: dist.all_reduce(torch.ones(1)),
+        lambda: dist.all_reduce(torch.ones(2)),
+        "1",
+        "2",
+    ),
     "dtype": (
         lambda: dist.all_reduce(torch.ones(8)),
         lambda: dist.all_reduce(torch.ones(8, dtype=torch.int32)),
@@ -42,8 +52,18 @@ DISAGREEMENTS = {
         "sum",
         "max",
     ),
-    "kind": (lambda: dist.all_reduce(torch.ones(8)), lambda: dist.broadcast(torch.ones(8), 0), "allreduce", "broadcast"),
-    "root": (lambda: dist.broadcast(torch.ones(8), 0), lambda: dist.broadcast(torch.ones(8), 1), "root 0", "root 1"),
+    "kind": (
+        lambda: dist.all_reduce(torch.ones(8)),
+        lambda: dist.broadcast(torch.ones(8), 0),
+        "allreduce",
+        "broadcast",
+    ),
+    "root": (
+        lambda: dist.broadcast(torch.ones(8), 0),
+        lambda: dist.broadcast(torch.ones(8), 1),
+        "root 0",
+        "root 1",
+    ),
     "large numel": (
         lambda: dist.all_reduce(torch.ones(1_000_000)),
         lambda: dist.all_reduce(torch.ones(2_000_000)),
@@ -124,7 +144,9 @@ def test_a_failure_while_the_group_is_made_reaches_all(ranks, tmp_path):
             assert "rank 1" in str(caught.value)
         assert time.monotonic() - start < 5
         # The same store, names and processes, with nothing wrong this time.
-        dist.init_process_group("pycoll", store=dist.FileStore(str(tmp_path / "store"), 3), rank=me, world_size=3)
+        dist.init_process_group(
+            "pycoll", store=dist.FileStore(str(tmp_path / "store"), 3), rank=me, world_size=3
+        )
         t = torch.ones(2)
         dist.all_reduce(t)
         assert t.tolist() == [3.0, 3.0]

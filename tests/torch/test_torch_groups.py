@@ -148,7 +148,10 @@ def test_processes_end_cleanly_and_silently(tmp_path):
         timeout=60,
         check=True,
     )
-    codes = {(name, int(rank)): int(code) for name, rank, code in (line.split("|") for line in done.stdout.split("\n")[:-1])}
+    codes = {
+        (name, int(rank)): int(code)
+        for name, rank, code in (line.split("|") for line in done.stdout.split("\n")[:-1])
+    }
     for name in ENDINGS:
         for rank in range(2):
             output = (tmp_path / f"{name}.{rank}").read_text()
