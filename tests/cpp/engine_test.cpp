@@ -172,6 +172,29 @@ void leaving_and_aborting() {
   });
 }
 
+void overlapping_buffers() {
+  run_ranks(2, [](Communicator& comm) {
+    Exchange exchange(CollectiveKind::AllGather, comm.rank(), 2, 100, 0, Op::Sum, 1);
+    const auto me = static_cast<size_t>(comm.rank());
+    exchange.call.input = exchange.output.data() + (1 - me) * 100;  // the other rank's share
+    check_throws<InvalidArgument>([&] { comm.run(exchange.call); }, "overlap");
+    int32_t* const own = exchange.output.data() + me * 100;
+    std::copy(exchange.input.begin(), exchange.input.end(), own);
+    exchange.call.input = own;
+    comm.run(exchange.call);
+    check(exchange.output == exchange.expected, "all_gather in place");
+
+    // In place, in shared memory: what the others read must not change under them.
+    Exchange turn(CollectiveKind::AllToAll, comm.rank(), 2, 50000, 0, Op::Sum, 2);
+    auto* const buffer = static_cast<int32_t*>(comm.allocate(turn.input.size() * 4));
+    std::copy(turn.input.begin(), turn.input.end(), buffer);
+    turn.call.input = turn.call.output = buffer;
+    comm.run(turn.call);
+    check(std::equal(turn.expected.begin(), turn.expected.end(), buffer), "all_to_all in place, shared");
+    comm.deallocate(buffer);
+  });
+}
+
 void callbacks_may_run_collectives() {
   run_ranks(2, [](Communicator& comm) {
     Exchange first(CollectiveKind::AllReduce, comm.rank(), 2, 1000, 0, Op::Sum, 1);
@@ -199,6 +222,7 @@ int main() {
   run("mismatches", mismatches);
   run("timeouts", timeouts);
   run("leaving and aborting", leaving_and_aborting);
+  run("overlapping buffers", overlapping_buffers);
   run("collectives in callbacks", callbacks_may_run_collectives);
   return result();
 }
