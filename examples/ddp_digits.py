@@ -128,11 +128,11 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
 
 
 def network() -> nn.Module:
-    """About 150 000 weights, 0.6 MB of gradients a step."""
+    """139 000 weights, 0.56 MB of gradients a step."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * 4 * 4, 128), nn.ReLU(), nn.Dropout(0.25), nn.Linear(128, 10),
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 4 * 4, 256), nn.ReLU(), nn.Dropout(0.25), nn.Linear(256, 10),
     )  # fmt: skip
 
 

@@ -1,0 +1,108 @@
+"""Compiling the adapter: once for all processes, with errors that say what to do. The compiler here is a stand-in."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pycoll.torch import build
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYCOLL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Notes each call and takes a while; what it makes is a file of text."""
+    path = tmp_path / "slow-c++"
+    path.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" >> {tmp_path}/calls\n'
+        "sleep 0.5\n"
+        'while [ "$1" != -o ]; do shift; done\n'
+        'echo adapter > "$2"\n'
+    )
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    return tmp_path / "calls"
+
+
+def test_one_process_compiles_and_the_others_wait(cache, compiler):
+    line = [sys.executable, "-m", "pycoll.torch.build"]
+    processes = [
+        subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    results = [(*p.communicate(timeout=60), p.returncode) for p in processes]
+    assert [code for *_, code in results] == [0, 0, 0]
+    [path] = {Path(out.strip()) for out, _, _ in results}
+    assert path.parent == cache
+    assert path.read_text() == "adapter\n"
+    assert len(compiler.read_text().splitlines()) == 1
+    [notice] = [err for _, err, _ in results if err]  # one line, from the one that compiled
+    assert notice.startswith("pycoll: compiling its adapter for torch")
+    assert len(notice.splitlines()) == 1
+    assert not [p for p in cache.iterdir() if p.name.startswith("building-")]
+
+
+def test_the_command(cache, compiler):
+    build.compiled()
+    words = compiler.read_text().split()
+    assert "-O2" in words
+    assert "-march=native" not in words
+    assert str(build.library()) in words
+
+
+def test_a_change_of_the_sources_compiles_again(cache, compiler, tmp_path, monkeypatch):
+    first = build.compiled()
+    assert build.compiled() == first
+    copy = tmp_path / "csrc"
+    for name, text in build._with_headers(build._sources()).items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(text)
+    monkeypatch.setattr(build, "source_directory", lambda: copy)
+    assert build.compiled() == first  # what counts is what the files say
+    header = copy / "engine" / "communicator.h"  # part of what the adapter includes
+    header.write_text(header.read_text() + "\n// changed\n")
+    assert build.compiled() != first
+    assert len(compiler.read_text().splitlines()) == 2
+
+
+def test_no_compiler(cache, monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(RuntimeError, match=r"not on PATH(.|\n)*install g\+\+"):
+        build.compiled()
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    with pytest.raises(RuntimeError, match="no-such-compiler"):
+        build.compiled()
+
+
+def test_a_compiler_that_fails(cache, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "bad-c++"
+    path.write_text("#!/bin/sh\necho 'adapter.cpp:1: error: C++20 is unknown here' >&2\nexit 1\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    with pytest.raises(RuntimeError, match=r"bad-c\+\+(.|\n)*C\+\+20 is unknown here"):
+        build.compiled()
+    assert list(cache.glob("*.so")) == []
+    assert list(cache.glob("building-*")) == []
+
+
+def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYCOLL_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = build.cache_directory()
+    assert path == tmp_path / f"pycoll-{os.getuid()}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    path.chmod(0o777)
+    with pytest.raises(RuntimeError, match="PYCOLL_CACHE"):
+        build.cache_directory()
