@@ -113,3 +113,43 @@ def test_zero_redundancy_and_join(ranks):
         assert all(torch.equal(weights[0], w) for w in weights)
 
     ranks(2, body)
+
+
+def test_functional_collectives_dtensor_and_fsdp2(ranks):
+    """What torch builds on collectives that return futures; sharded training equals training alone."""
+
+    def body():
+        from torch.distributed import _functional_collectives as functional
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        me, world = dist.get_rank(), dist.get_world_size()
+        assert functional.all_reduce(torch.ones(4) * (me + 1), "sum", dist.group.WORLD).tolist() == [3.0] * 4
+        exchanged = functional.all_to_all_single(torch.arange(4.0) + 10 * me, None, None, dist.group.WORLD)
+        assert exchanged.tolist() == [2.0 * me, 2.0 * me + 1, 10 + 2.0 * me, 11 + 2.0 * me]
+
+        mesh = init_device_mesh("cpu", (world,))
+        sharded = distribute_tensor(torch.arange(8.0).view(4, 2), mesh, [Shard(0)])
+        assert sharded.sum().full_tensor().item() == 28
+        assert (sharded > 6).any().full_tensor().item()
+
+        def train(shard):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+            if shard:
+                for layer in (model[0], model[2], model):
+                    fully_shard(layer, mesh=mesh)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            inputs = torch.randn(world, 2, 8, generator=torch.Generator().manual_seed(3))
+            for _ in range(3):
+                optimizer.zero_grad()
+                # The mean over ranks of means over their inputs is the mean over all.
+                model(inputs[me] if shard else inputs).square().mean().backward()
+                optimizer.step()
+            return [p.full_tensor() if shard else p.detach() for p in model.parameters()]
+
+        for ours, right in zip(train(True), train(False), strict=True):
+            torch.testing.assert_close(ours, right)
+
+    ranks(2, body)
