@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 2 examples/ddp_digits.py --backend pycoll
     torchrun --nproc-per-node 2 examples/ddp_digits.py --compare
 
-The data are scikit-learn's digits (1797 images of 8 x 8 pixels), which come with it: nothing is downloaded. All that makes
-this a pycoll program is the word "pycoll" in init_process_group. `--compare` trains over pycoll and over gloo, in
-float64, and says how far the weights are apart.
+The data are scikit-learn's digits (1797 images of 8 x 8 pixels), which come with it: nothing is downloaded.
+All that makes this a pycoll program is the word "pycoll" in init_process_group. `--compare` trains over
+pycoll and over gloo, in float64, and says how far the weights are apart.
 """
 
 import argparse
@@ -39,8 +39,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a rank a core
     if arguments.compare:
-        # More than two ranks are summed in another order; training is chaotic and lets that grow, in float32 beyond
-        # telling it from an error.
+        # More than two ranks are summed in another order; training is chaotic and lets that grow, in float32
+        # beyond telling it from an error.
         torch.set_default_dtype(torch.float64)
 
     results = {}
@@ -117,7 +117,7 @@ def train(epochs: int) -> Result:
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """Images (n, 1, 8, 8) of the default dtype in [0, 1] with labels (n,) int64: four fifths to train on, one to test."""
+    """Images (n, 1, 8, 8) of the default dtype in [0, 1] with labels (n,) int64: four fifths to train on."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.get_default_dtype()).unsqueeze(1) / 16
     labels = torch.tensor(data.target)
@@ -141,8 +141,8 @@ def network() -> nn.Module:
 def measure_communication(trained: nn.Module, batches: DataLoader[tuple[torch.Tensor, ...]]) -> float:
     """Milliseconds a step that averaging the gradients takes, in further steps of a copy of the model.
 
-    There, DDP's communication hook is a blocking all_reduce with a clock around it. Of each step the least over the ranks
-    counts: that of the rank that came last, which waited for nobody. The median of the steps.
+    There, DDP's communication hook is a blocking all_reduce with a clock around it. Of each step the least
+    over the ranks counts: that of the rank that came last, which waited for nobody. The median of the steps.
     """
     spent = torch.zeros(MEASURED_STEPS, dtype=torch.float64)
     step = 0

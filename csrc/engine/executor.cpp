@@ -24,11 +24,9 @@ Span part_of_piece(const Collective& collective, uint64_t elements, int piece, s
   return {from, std::min<uint64_t>(window_begin + window_length, length) - from};
 }
 
-// The offset, in elements, of a piece in a rank's own input or output buffer.
-size_t buffer_offset(const Collective& collective, uint64_t elements, int piece, int index) {
-  // Pieces of one share are contiguous in both; shares are equally long, so the first `index` pieces of the
-  // buffer are as long as pieces 0..index of the logical buffer would be, share for share.
-  (void)piece;
+// The offset, in elements, of the piece with this index in a rank's own input or output buffer. Shares are
+// equally long and their pieces contiguous, so the buffer's first pieces are as long as the logical buffer's.
+size_t buffer_offset(const Collective& collective, uint64_t elements, int index) {
   return collective.piece_begin(index, elements);
 }
 
@@ -105,7 +103,7 @@ void Executor::load(const Plan& plan, const CollectiveCall& call, Window window)
     if (index < 0) continue;
     const Span part = part_of_piece(collective, elements, piece, window.begin, window.length);
     const auto* from = static_cast<const std::byte*>(call.input) +
-                       (buffer_offset(collective, elements, piece, index) + part.begin) * size;
+                       (buffer_offset(collective, elements, index) + part.begin) * size;
     if (is_reduction(call.kind) && wire_op(call.op) != call.op)
       widen(call.dtype, call.op, from, extents_[i].begin, part.length, call.factor, transport_.ranks());
     else
@@ -123,7 +121,7 @@ void Executor::store(const Plan& plan, const CollectiveCall& call, Window window
     if (index < 0) continue;
     const Span part = part_of_piece(collective, elements, piece, window.begin, window.length);
     auto* to = static_cast<std::byte*>(call.output) +
-               (buffer_offset(collective, elements, piece, index) + part.begin) * size;
+               (buffer_offset(collective, elements, index) + part.begin) * size;
     if (is_reduction(call.kind) && wire_op(call.op) != call.op)
       narrow(call.dtype, call.op, extents_[i].begin, to, part.length, transport_.ranks());
     else

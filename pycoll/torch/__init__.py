@@ -2,8 +2,8 @@
 
     torch.distributed.init_process_group("pycoll")
 
-needs no import of pycoll: torch calls `autoload` through the entry point group `torch.backends`. Importing this module
-imports neither torch nor anything compiled, since it happens within the user's `import torch`.
+needs no import of pycoll: torch calls `autoload` through the entry point group `torch.backends`. Importing
+this module imports neither torch nor anything compiled, since it happens within the user's `import torch`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compile and load the adapter: c10d's Backend in C++, built against the torch that runs.
 
-A C++ backend fits one version of torch only, and pip may install pycoll before torch, so it is compiled where it is
-first used, once a machine, into a cache; `python -m pycoll.torch.build` does it beforehand.
+A C++ backend fits one version of torch only, and pip may install pycoll before torch, so it is compiled where
+it is first used, once a machine, into a cache; `python -m pycoll.torch.build` does it beforehand.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def load() -> ModuleType:
     path = compiled()
     import torch  # noqa: F401  the adapter needs torch's libraries in the process
 
-    # Loaded first and by its path, libpycoll is found under its bare name when the adapter asks for it, so that one
-    # compiled adapter serves every installation of the same pycoll.
+    # Loaded first and by its path, libpycoll is found under its bare name when the adapter asks for it, so
+    # that one compiled adapter serves every installation of the same pycoll.
     ctypes.CDLL(str(library()))
     loader = importlib.machinery.ExtensionFileLoader(MODULE_NAME, str(path))
     spec = importlib.util.spec_from_file_location(MODULE_NAME, path, loader=loader)
@@ -50,7 +50,7 @@ def load() -> ModuleType:
 
 
 def compiled() -> Path:
-    """Path of the compiled adapter, compiling it if need be. One process of a machine compiles, the others wait."""
+    """Path of the compiled adapter, compiling it if need be. One process a machine does, the others wait."""
     target = cache_directory() / f"{MODULE_NAME}-{_key()}.so"
     if not target.exists():
         with _locked(target.with_suffix(".lock")):
@@ -70,7 +70,7 @@ def library() -> Path:
 
 
 def source_directory() -> Path:
-    """`csrc`: the repository's where pycoll is installed in place (`pip install -e`), else the one in the package."""
+    """`csrc`: the repository's where pycoll is installed in place (`pip install -e`), else the package's."""
     repository = Path(__file__).resolve().parents[2]
     if (repository / "pyproject.toml").exists() and (repository / "csrc" / "torch").is_dir():
         return repository / "csrc"
@@ -78,7 +78,7 @@ def source_directory() -> Path:
 
 
 def cache_directory() -> Path:
-    """$PYCOLL_CACHE, else pycoll in the user's XDG cache; a directory of this user in /tmp where that is read-only."""
+    """$PYCOLL_CACHE, else pycoll in the user's XDG cache; where that is read-only, one in /tmp."""
     asked = os.environ.get("PYCOLL_CACHE")
     if asked:
         path = Path(asked).expanduser()
@@ -110,8 +110,9 @@ def compiler() -> str:
             return name
     where = f"$CXX names {asked!r}, which" if asked else "a C++ compiler (c++, g++ or clang++)"
     raise RuntimeError(
-        f"{where} is not on PATH. The pycoll backend is compiled once against the installed torch and needs one with "
-        "C++20: install g++ 11 or newer (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; "
+        f"{where} is not on PATH. The pycoll backend is compiled once against the installed torch and needs "
+        "one with C++20: install g++ 11 or newer (Debian and Ubuntu: apt install g++; "
+        "Fedora: dnf install gcc-c++; "
         "conda: conda install -c conda-forge cxx-compiler)"
     )
 
@@ -185,7 +186,8 @@ def _compile(target: Path) -> None:
         unit.write_text("".join(f'#include "{source}"\n' for source in _sources()))
         line = command(unit, output)
         print(
-            f"pycoll: compiling its adapter for torch {torch.__version__}, once for this machine, about half a minute ...",
+            f"pycoll: compiling its adapter for torch {torch.__version__}, once for this machine, "
+            "about half a minute ...",
             end="", file=sys.stderr, flush=True,
         )  # fmt: skip
         start = time.monotonic()

@@ -15,8 +15,8 @@ _leaves_at_exit = False
 
 
 def create(options: Any, backend_options: Any) -> dist.Backend:
-    """See `pycoll.torch._create`. A failure on this rank is told to the others through the store, so that they raise
-    at once an error that names it."""
+    """See `pycoll.torch._create`. A failure on this rank is told to the others through the store, so that
+    they raise at once an error that names it."""
     store = _keys_of_this_attempt(options.store, options.group_rank)
     try:
         if backend_options is not None:
@@ -34,8 +34,8 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
 
 
 def _keys_of_this_attempt(store: Store, rank: int) -> Store:
-    """A store may serve groups of one name again and again (init, destroy, init under torchrun): ranks count their
-    attempts, and those of one attempt share keys that no earlier one has used."""
+    """A store may serve groups of one name again and again (init, destroy, init under torchrun): ranks count
+    their attempts, and those of one attempt share keys that no earlier one has used."""
     store = PrefixStore("pycoll", store)
     attempt = store.add(f"attempts/{rank}", 1)
     return PrefixStore(str(attempt), store)
@@ -48,8 +48,8 @@ def _tell_others(store: Store, rank: int, error: BaseException) -> None:
 
 
 def _leave_groups_at_exit(extension: Any) -> None:
-    """A process that never destroys its groups still leaves them before the interpreter goes: their threads may be
-    running callbacks in Python."""
+    """A process that never destroys its groups still leaves them before the interpreter goes: their threads
+    may be running callbacks in Python."""
     global _leaves_at_exit
     if not _leaves_at_exit:
         atexit.register(extension.shutdown_all)

@@ -1,7 +1,7 @@
 """Processes that run a test's function, a rank each.
 
-Importing torch takes seconds: one server process does it, and all ranks are forked from that. They run this file, and get
-functions by value, so they import no test.
+Importing torch takes seconds: one server process does it, and all ranks are forked from that. They run this
+file, and get functions by value, so they import no test.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Gang:
     ) -> list[Any]:
         """Run `function(*args)` in a group of `ranks` processes; what each returned, by rank.
 
-        `breaks_group`: the next run needs a new group. `deaths`: ranks that the function kills. `limit`: seconds.
+        `breaks_group`: the next run needs a new group. `deaths`: ranks that the function kills.
+        `limit`: seconds.
         """
         if self._grouped != ranks or timeout != GROUP_TIMEOUT:
             self.regroup(ranks, timeout)

@@ -1,4 +1,4 @@
-"""Compiling the adapter: once for all processes, with errors that say what to do. The compiler here is a stand-in."""
+"""Compiling the adapter: once for all processes, with errors that say what to do. The compiler is made up."""
 
 from __future__ import annotations
 

@@ -43,10 +43,14 @@ def test_data_movement_in_every_dtype(ranks, n):
     def body():
         me, world = dist.get_rank(), dist.get_world_size()
         root = world - 1
-        for dtype in DTYPES:
+
+        def moves(dtype):
             every = [values(r, dtype) for r in range(world)]
             mine = every[me]
-            blank = lambda: torch.zeros(NUMEL, dtype=dtype)
+
+            def blank():
+                return torch.zeros(NUMEL, dtype=dtype)
+
             for t in both_ways(lambda t, a: dist.broadcast(t, root, async_op=a), mine.clone):
                 assert same(t, every[root]), ("broadcast", dtype)
             for t in both_ways(
@@ -81,6 +85,9 @@ def test_data_movement_in_every_dtype(ranks, n):
                 lambda: torch.zeros(NUMEL * world, dtype=dtype),
             ):
                 assert same(t, torch.cat(expected)), ("all_to_all_single", dtype)
+
+        for dtype in DTYPES:
+            moves(dtype)
         dist.barrier()
         dist.barrier(async_op=True).wait()
         dist.barrier(device_ids=[0])
@@ -106,6 +113,23 @@ def test_reductions_in_every_dtype(ranks, n):
     def body():
         me, world = dist.get_rank(), dist.get_world_size()
         root = world - 1
+
+        def reduces(dtype, op, mine, right):
+            for t in both_ways(lambda t, a: dist.all_reduce(t, op, async_op=a), mine.clone):
+                assert same(t, right), ("all_reduce", dtype, op)
+            for t in both_ways(lambda t, a: dist.reduce(t, root, op, async_op=a), mine.clone):
+                assert same(t, right if me == root else mine), ("reduce", dtype, op)
+            for t in both_ways(
+                lambda t, a: dist.reduce_scatter_tensor(t, mine, op, async_op=a),
+                lambda: torch.zeros(NUMEL, dtype=dtype),
+            ):
+                assert same(t, right.chunk(world)[me]), ("reduce_scatter_tensor", dtype, op)
+            for t in both_ways(
+                lambda t, a: dist.reduce_scatter(t, [c.clone() for c in mine.chunk(world)], op, async_op=a),
+                lambda: torch.zeros(NUMEL, dtype=dtype),
+            ):
+                assert same(t, right.chunk(world)[me]), ("reduce_scatter", dtype, op)
+
         for dtype in DTYPES:
             if dtype in (torch.complex64, torch.complex128, torch.bool):
                 continue  # have tests of their own
@@ -119,22 +143,7 @@ def test_reductions_in_every_dtype(ranks, n):
                     for other in every[1:]:
                         expected[op] = reference(expected[op], other)
             for op, right in expected.items():
-                for t in both_ways(lambda t, a: dist.all_reduce(t, op, async_op=a), mine.clone):
-                    assert same(t, right), ("all_reduce", dtype, op)
-                for t in both_ways(lambda t, a: dist.reduce(t, root, op, async_op=a), mine.clone):
-                    assert same(t, right if me == root else mine), ("reduce", dtype, op)
-                for t in both_ways(
-                    lambda t, a: dist.reduce_scatter_tensor(t, mine, op, async_op=a),
-                    lambda: torch.zeros(NUMEL, dtype=dtype),
-                ):
-                    assert same(t, right.chunk(world)[me]), ("reduce_scatter_tensor", dtype, op)
-                for t in both_ways(
-                    lambda t, a: dist.reduce_scatter(
-                        t, [c.clone() for c in mine.chunk(world)], op, async_op=a
-                    ),
-                    lambda: torch.zeros(NUMEL, dtype=dtype),
-                ):
-                    assert same(t, right.chunk(world)[me]), ("reduce_scatter", dtype, op)
+                reduces(dtype, op, mine, right)
 
     ranks(n, body)
 
@@ -401,7 +410,10 @@ def test_complex(ranks):
 def test_uneven_shards(ranks):
     def body():
         me, world = dist.get_rank(), dist.get_world_size()
-        shard = lambda r: torch.arange(r + 1.0) + 10 * r
+
+        def shard(r):
+            return torch.arange(r + 1.0) + 10 * r
+
         outs = [torch.zeros(r + 1) for r in range(world)]
         dist.all_gather(outs, shard(me))
         assert all(torch.equal(outs[r], shard(r)) for r in range(world))
@@ -415,8 +427,13 @@ def test_uneven_shards(ranks):
 def test_uneven_all_to_all(ranks):
     def body():
         me, world = dist.get_rank(), dist.get_world_size()
-        rows = lambda src, dst: (src * 2 + dst) % 3  # with zeros among them
-        block = lambda src, dst: (torch.arange(rows(src, dst) * 2.0) + 100 * src + 10 * dst).view(-1, 2)
+
+        def rows(src, dst):
+            return (src * 2 + dst) % 3  # with zeros among them
+
+        def block(src, dst):
+            return (torch.arange(rows(src, dst) * 2.0) + 100 * src + 10 * dst).view(-1, 2)
+
         mine = torch.cat([block(me, dst) for dst in range(world)])
         expected = torch.cat([block(src, me) for src in range(world)])
         for async_op in (False, True):
@@ -443,7 +460,7 @@ def test_bad_arguments_are_refused_at_once(ranks):
     def body():
         world = dist.get_world_size()
         pg = dist.group.WORLD
-        with pytest.raises(TypeError, match="sparse|layout|Sparse"):
+        with pytest.raises(TypeError, match=r"sparse|layout|Sparse"):
             pg._get_backend(torch.device("cpu")).broadcast(
                 [torch.eye(3).to_sparse()], dist.BroadcastOptions()
             )
@@ -459,13 +476,13 @@ def test_bad_arguments_are_refused_at_once(ranks):
             dist.all_gather_into_tensor(torch.empty(world * 3 + 1), torch.empty(3))
         with pytest.raises(ValueError, match="elements"):
             dist.reduce_scatter_tensor(torch.empty(3), torch.empty(world * 3 + 1))
-        with pytest.raises((TypeError, ValueError), match="(?i)dtype"):
+        with pytest.raises((TypeError, ValueError), match=r"(?i)dtype"):
             pg.all_gather_single(torch.empty(world * 3, dtype=torch.int64), torch.empty(3))
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"(?i)rank"):
             dist.broadcast(torch.ones(3), world)
-        with pytest.raises(ValueError, match="(?i)rank"):
-            options = dist.BroadcastOptions()
-            options.rootRank = world
+        options = dist.BroadcastOptions()
+        options.rootRank = world
+        with pytest.raises(ValueError, match=r"(?i)rank"):
             pg.broadcast([torch.ones(3)], options).wait()
         with pytest.raises(RuntimeError, match="does not support"):
             pg._get_backend(torch.device("cpu")).monitored_barrier(timedelta(seconds=1))

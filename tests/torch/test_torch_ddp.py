@@ -65,7 +65,8 @@ def train(backend: str, variant: str) -> tuple[list[torch.Tensor], dist.ProcessG
 
 
 VARIANTS = [
-    "plain", "fp16", "bf16", "PowerSGD", "unused parameters", "bucket views", "small buckets", "static graph", "no_sync",
+    "plain", "fp16", "bf16", "PowerSGD", "unused parameters", "bucket views", "small buckets", "static graph",
+    "no_sync",
 ]  # fmt: skip
 
 

@@ -230,7 +230,7 @@ void Group::fail_lost(const Operation& operation, int peer) {
   throw_failure();
 }
 
-int Group::culprit(const Operation& operation, int peer) const {
+int Group::culprit(int peer) const {
   // Follow the chain of waits to the rank that waits for nobody: the one that is late or stopped.
   int suspect = peer;
   for (int step = 0; step < ranks_ && suspect >= 0; ++step) {
@@ -238,7 +238,6 @@ int Group::culprit(const Operation& operation, int peer) const {
     if (next < 0 || next == suspect) break;
     suspect = next;
   }
-  (void)operation;
   return suspect == rank_ ? peer : suspect;
 }
 
@@ -252,7 +251,7 @@ void Group::fail_timeout(const Operation& operation, int peer, std::chrono::nano
   }
   if (!missing.empty())
     text += "; rank(s) " + missing + " never called it";
-  else if (const int suspect = culprit(operation, peer); suspect >= 0)
+  else if (const int suspect = culprit(peer); suspect >= 0)
     text += " waiting for rank " + std::to_string(suspect) + " (pid " + std::to_string(control(suspect).pid) +
             "), which made no progress (stopped, or starved of processor time)";
   text += ". The group is no longer usable; if that rank is merely slow, give a longer timeout.";

@@ -122,7 +122,7 @@ class Group {
   [[noreturn]] void fail_lost(const Operation& operation, int peer);
   [[noreturn]] void fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited);
   void look_for_interruption(const Operation& operation);
-  int culprit(const Operation& operation, int peer) const;
+  int culprit(int peer) const;
 
   std::shared_ptr<Segment> segment_;
   int rank_;
