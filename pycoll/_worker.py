@@ -31,7 +31,8 @@ def main(descriptor: int) -> None:
         _die_with(about["parent"])
         sys.argv[:] = about["argv"]
         for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            # Whole lines, also under PYTHONUNBUFFERED, or the ranks' output would mix within them.
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
         sys.exit(_run(about, connection, reader))
     except Closed:
         sys.exit(1)  # the parent is gone; there is nobody to tell

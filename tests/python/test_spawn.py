@@ -93,12 +93,12 @@ def test_errors_of_the_group_arrive_with_their_class():
     assert type(caught.value).__module__ == "pycoll"
 
 
-def test_an_error_that_cannot_be_sent():
+def test_an_error_that_cannot_be_sent(on_processes):
     def fail(comm):
         raise OwnError(1, 2)
 
     with pytest.raises(pycoll.Error, match=r"rank 0 raised.*\n[^$]*OwnError"):
-        pycoll.spawn(fail, 1)
+        on_processes(1, fail)
 
 
 def test_a_result_that_cannot_be_sent():
