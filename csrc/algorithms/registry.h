@@ -11,12 +11,17 @@
 
 namespace pycoll {
 
+struct Topology;
+
 struct BuildRequest {
   CollectiveKind kind = CollectiveKind::AllReduce;
   int ranks = 1;
   int pieces = 0;  // 0: the algorithm's own default
   int root = 0;
   std::map<std::string, std::string> params;  // an algorithm's own; an unknown one is InvalidArgument
+  // The machine, for algorithms that fit themselves to one; its ranks are the schedule's. Null: a flat
+  // switch.
+  const Topology* topology = nullptr;
 };
 
 struct Algorithm {
