@@ -1,81 +1,21 @@
-"""The command `pycoll`. Each subcommand loads what it needs when it is called: --help answers at once."""
+"""`pycoll bench`."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+from pycoll.cli._app import fail, split
 
 if TYPE_CHECKING:
     from pycoll.bench.options import BenchOptions
     from pycoll.bench.results import Report
 
-app = typer.Typer(
-    name="pycoll",
-    help="Collective communication that is fast, checked, and can say why.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-schedule_app = typer.Typer(
-    help="Build an algorithm's schedule and look at it: print it, verify it, draw it.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-app.add_typer(schedule_app, name="schedule")
 
-
-def main() -> None:
-    """The console script. An error of pycoll's is one sentence on stderr, not a traceback."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except ImportError as error:
-        if "pycoll._core" not in str(error):
-            raise
-        _fail(f"pycoll's compiled core is missing ({error}): reinstall with pip install .")
-    except Exception as error:
-        from pycoll.errors import Error, InvalidArgument, Unsupported
-
-        if not isinstance(error, Error):
-            raise
-        _fail(str(error), 2 if isinstance(error, (InvalidArgument, Unsupported)) else 1)
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    typer.secho(f"pycoll: {message}", fg="red", err=True)
-    sys.exit(code)
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        from pycoll import __version__
-
-        typer.echo(f"pycoll {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave."),
-    ] = False,
-) -> None:
-    pass
-
-
-# ---- bench
-
-
-@app.command()
 def bench(
     collectives: Annotated[
         Optional[list[str]],  # noqa: UP045  typer reads it at run time, on Python 3.10 too
@@ -217,8 +157,8 @@ def bench(
     """
     for path in (json_file, csv_file, plot):
         if path is not None and str(path) != "-" and not path.parent.is_dir():
-            _fail(f"{path} cannot be written: there is no folder {path.parent}")
-    names = [*(collectives or []), *_split(collective)] or ["allreduce"]
+            fail(f"{path} cannot be written: there is no folder {path.parent}")
+    names = [*(collectives or []), *split(collective)] or ["allreduce"]
     options = _bench_options(
         names=names,
         ranks=ranks,
@@ -282,7 +222,7 @@ def _bench_options(
     ranks = joined or ranks or min(max(usable_cpus(), 2), 8)
     wanted = list(dict.fromkeys(COLLECTIVES if "all" in names else names))
     known = algorithms()
-    chosen = list(dict.fromkeys(_split(algorithm)))
+    chosen = list(dict.fromkeys(split(algorithm)))
     if "all" in chosen:
         chosen = [
             name
@@ -307,7 +247,7 @@ def _bench_options(
         pieces=pieces,
         in_place=in_place,
         zero_copy=zero_copy,
-        peers=tuple(dict.fromkeys(_split(vs))),
+        peers=tuple(dict.fromkeys(split(vs))),
         iterations=iters,
         warmup=warmup,
         budget=budget,
@@ -316,7 +256,7 @@ def _bench_options(
         check=check,
         seed=seed,
         timeout=timeout,
-        lenient="all" in _split(algorithm),
+        lenient="all" in split(algorithm),
         progress=sys.stderr.isatty(),
     )
 
@@ -335,10 +275,6 @@ def _require_suitable(name: str, collectives: list[str], ranks: int) -> None:
         raise Unsupported(f"{name} does not do {', '.join(lacking)}; it does {', '.join(info.collectives)}")
     if not info.accepts(ranks):
         raise Unsupported(f"{name} does not run on {ranks} ranks; it takes: {info.valid_ranks}")
-
-
-def _split(text: str) -> list[str]:
-    return [part for part in (part.strip() for part in text.split(",")) if part]
 
 
 def _job_size() -> int | None:
@@ -384,170 +320,3 @@ def _deliver(report: Report, json_file: Path | None, csv_file: Path | None, plot
         from pycoll.bench.results import title_of
 
         draw(report.rows, plot, title_of(report.environment))
-
-
-# ---- doctor
-
-
-@app.command()
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Report on this machine and installation: versions, processors, shared memory, the torch backend.
-
-    What stands in the way is named with its remedy. Exit code 1 if there is such a problem; warnings leave it
-    at 0.
-    """
-    import dataclasses
-
-    from pycoll import doctor as doctors
-
-    findings = doctors.examine()
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
-    else:
-        doctors.print_findings(findings)
-    if any(finding.verdict == "problem" for finding in findings):
-        raise typer.Exit(1)
-
-
-# ---- algorithms and schedules
-
-
-@app.command("algorithms")
-def list_algorithms(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the algorithms that pycoll knows, what each does, and where it comes from."""
-    import dataclasses
-
-    from pycoll import algorithms
-
-    known = algorithms().values()
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(info) for info in known], indent=1))
-        return
-    for info in known:
-        typer.secho(info.name, bold=True)
-        typer.echo(f"    {info.description}")
-        typer.echo(f"    collectives: {', '.join(info.collectives)}; number of ranks: {info.valid_ranks}")
-        typer.echo(f"    source: {info.source}")
-
-
-_Name = Annotated[
-    str, typer.Argument(help="An algorithm's name (see `pycoll algorithms`), or a schedule's JSON file.")
-]
-_Collective = Annotated[str, typer.Option("--collective", "-c", help="What the schedule is to do.")]
-_Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")]
-_Pieces = Annotated[
-    int, typer.Option(min=0, help="Parts that the buffer is cut in; 0: the algorithm's own number.")
-]
-_Root = Annotated[int, typer.Option(min=0, help="Root, for the collectives that have one.")]
-_Params = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option(
-        "--param", "-p", metavar="NAME=VALUE", help="A parameter of the algorithm's own; may be repeated."
-    ),
-]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def _load_schedule(
-    name: str, collective: str, ranks: int, pieces: int, root: int, params: list[str] | None
-) -> Schedule:
-    import pycoll
-
-    if name.endswith(".json") or "/" in name:
-        return pycoll.Schedule.load(name)
-    own: dict[str, object] = {}
-    for param in params or []:
-        key, equals, value = param.partition("=")
-        if not equals:
-            raise pycoll.InvalidArgument(f"--param {param}: write NAME=VALUE")
-        own[key] = value
-    return pycoll.build(name, collective=collective, ranks=ranks, pieces=pieces or None, root=root, **own)
-
-
-@schedule_app.command()
-def show(
-    name: _Name,
-    collective: _Collective = "allreduce",
-    ranks: _Ranks = 4,
-    pieces: _Pieces = 0,
-    root: _Root = 0,
-    param: _Params = None,
-    as_json: _AsJson = False,
-) -> None:
-    """Print a schedule's transfers, round by round; with --json, in the form that
-    pycoll.Schedule.from_json reads."""
-    from collections import defaultdict
-
-    schedule = _load_schedule(name, collective, ranks, pieces, root, param)
-    if as_json:
-        typer.echo(schedule.to_json())
-        return
-    typer.echo(
-        f"{schedule.algorithm}: {schedule.collective} over {schedule.ranks} ranks, {schedule.pieces} pieces, "
-        f"{schedule.rounds} rounds, {len(schedule.transfers)} transfers"
-    )
-    rounds = defaultdict(list)
-    for transfer in schedule.transfers:
-        arrow = "+>" if transfer["reduce"] else "->"
-        rounds[int(transfer["round"])].append(
-            f"{transfer['src']}{arrow}{transfer['dst']} #{transfer['piece']}"
-        )
-    for number in sorted(rounds):
-        typer.echo(f"round {number:3}:  " + "   ".join(rounds[number]))
-    typer.echo("src->dst #piece overwrites at dst, src+>dst #piece adds into dst.")
-
-
-@schedule_app.command()
-def verify(
-    name: _Name,
-    collective: _Collective = "allreduce",
-    ranks: _Ranks = 4,
-    pieces: _Pieces = 0,
-    root: _Root = 0,
-    param: _Params = None,
-    as_json: _AsJson = False,
-) -> None:
-    """Prove that a schedule does what its collective promises, and say what it asks of the machine.
-
-    Exit code 1, and the round, transfer and reason, if it does not.
-    """
-    import dataclasses
-
-    from pycoll import ScheduleError
-
-    schedule = _load_schedule(name, collective, ranks, pieces, root, param)
-    try:
-        report = schedule.verify()
-    except ScheduleError as error:
-        typer.secho(f"wrong: {error}", fg="red", err=True)
-        raise typer.Exit(1) from None
-    if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(report)))
-    else:
-        typer.echo(f"{schedule.algorithm}: every contribution reaches every place exactly once\n{report}")
-
-
-@schedule_app.command("draw")
-def draw_schedule(
-    name: _Name,
-    output: Annotated[Path, typer.Option("--output", help="The picture: FILE.png, .svg or .pdf.")],
-    collective: _Collective = "allreduce",
-    ranks: _Ranks = 4,
-    pieces: _Pieces = 0,
-    root: _Root = 0,
-    param: _Params = None,
-) -> None:
-    """Draw a schedule as a timeline, a line for each rank."""
-    _load_schedule(name, collective, ranks, pieces, root, param).draw(output)
-    typer.echo(f"wrote {output}")
-
-
-if TYPE_CHECKING:
-    from pycoll import Schedule
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,31 @@
+"""The command `pycoll`, a file a command. Each loads what it needs when called: --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+
+from pycoll.cli import bench, doctor, schedule
+from pycoll.cli._app import app, fail
+
+app.command()(bench.bench)
+app.command()(doctor.doctor)
+app.command("algorithms")(schedule.list_algorithms)
+app.add_typer(schedule.app, name="schedule")
+
+
+def main() -> None:
+    """The console script. An error of pycoll's is one sentence on stderr, not a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except ImportError as error:
+        if "pycoll._core" not in str(error):
+            raise
+        fail(f"pycoll's compiled core is missing ({error}): reinstall with pip install .")
+    except Exception as error:
+        from pycoll.errors import Error, InvalidArgument, Unsupported
+
+        if not isinstance(error, Error):
+            raise
+        fail(str(error), 2 if isinstance(error, (InvalidArgument, Unsupported)) else 1)

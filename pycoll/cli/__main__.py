@@ -1,0 +1,3 @@
+from pycoll.cli import main
+
+main()
