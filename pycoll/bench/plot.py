@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from pycoll.bench.units import format_seconds, format_size
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, told apart in every kind of colour blindness; the lines differ in marker too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colours and a grey, told apart in every kind of colour blindness; the lines differ in marker
+# too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
@@ -35,7 +37,9 @@ def draw(rows: Sequence[Row], path: str | PathLike[str], title: str = "", dpi: i
         raise Unsupported("there is nothing to draw: no row has a size")
     collectives = list(dict.fromkeys(row.collective for row in rows))
     labels = list(dict.fromkeys(row.label for row in rows))
-    styles = {label: (_COLOURS[i % 7], _MARKERS[(i + i // 7) % 7]) for i, label in enumerate(labels)}
+    styles = {
+        label: (_COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]) for i, label in enumerate(labels)
+    }
 
     figure = Figure(figsize=(11, 4.6 * len(collectives)), dpi=dpi, layout="constrained")
     grid = figure.subplots(len(collectives), 2, squeeze=False)
@@ -76,8 +80,7 @@ def _draw_axes(
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
-    every = sorted({row.bytes for line in series.values() for row in line})
-    axes.set_xticks(every[:: -(-len(every) // 7)])
+    axes.set_xticks(_ticks({row.bytes for line in series.values() for row in line}))
     axes.minorticks_off()
     axes.tick_params(labelsize=8, length=3)
     axes.set_xlabel("size", fontsize=9)
@@ -86,6 +89,16 @@ def _draw_axes(
     else:
         axes.yaxis.set_major_formatter(lambda bandwidth, _: _bandwidth(bandwidth))
     _label_lines(axes, series, styles, value)
+
+
+def _ticks(sizes: set[int]) -> list[int]:
+    """Those sizes whose labels do not run into each other on a logarithmic axis; the largest among them."""
+    least = math.log2(max(sizes) / min(sizes)) / 8
+    ticks: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        if not ticks or math.log2(ticks[-1] / size) >= least:
+            ticks.append(size)
+    return ticks
 
 
 def _bandwidth(gigabytes: float) -> str:
