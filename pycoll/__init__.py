@@ -26,6 +26,7 @@ _HOMES = {
     "algorithm": "pycoll.schedule",
     "algorithms": "pycoll.schedule",
     "build": "pycoll.schedule",
+    "Topology": "pycoll.topology",
     "Error": "pycoll.errors",
     "InvalidArgument": "pycoll.errors",
     "Mismatch": "pycoll.errors",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     )
     from pycoll.launch import spawn
     from pycoll.schedule import Schedule, ScheduleReport, algorithm, algorithms, build
+    from pycoll.topology import Topology
 
 __all__ = [
     "Aborted",
@@ -65,6 +67,7 @@ __all__ = [
     "ScheduleError",
     "ScheduleReport",
     "Timeout",
+    "Topology",
     "TopologyError",
     "Unsupported",
     "Work",
