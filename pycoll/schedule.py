@@ -28,6 +28,8 @@ from pycoll._schedule_format import Transfers, integer, param_text, read_json, r
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from pycoll.simulation import AnyTopology, Simulation
+
 __all__ = ["AlgorithmInfo", "Schedule", "ScheduleReport", "algorithm", "algorithms", "build"]
 
 
@@ -76,6 +78,8 @@ class Schedule(_core.Schedule):
     ``params`` (what the builder was given, as text), ``hash`` (64 bits, equal on every machine),
     ``transfers`` (a read-only structured array with the fields round, src, dst, piece, reduce).
     """
+
+    _verified = False
 
     @classmethod
     def from_transfers(
@@ -161,6 +165,7 @@ class Schedule(_core.Schedule):
         result, a read of nothing, clashing writes, an index out of range or an unmet postcondition.
         """
         report = _core.verify(self)
+        self._verified = True
         return ScheduleReport(
             rounds=report.rounds,
             depth=report.depth,
@@ -171,6 +176,33 @@ class Schedule(_core.Schedule):
             pieces_sent=tuple(report.pieces_sent),
             pieces_received=tuple(report.pieces_received),
         )
+
+    def simulate(
+        self,
+        topology: AnyTopology,
+        size: float,
+        *,
+        routing: str = "spread",
+        seed: int = 0,
+        start: Sequence[float] | None = None,
+        verify: bool = True,
+    ) -> Simulation:
+        """How long the schedule takes on a topology, and why.
+
+        ``size`` is the logical buffer's, in bytes, cut in ``pieces`` equal parts; a barrier's is 0.
+        ``routing`` says what transfers do where there are several equal paths: ``"spread"`` divides each
+        evenly over all, ``"hash"`` sends it along one that a hash of source, destination and ``seed``
+        picks. ``start`` gives the seconds at which each rank comes, by default all at 0. The schedule is
+        verified once; ``verify=False`` leaves that out. The model: docs/simulator.md.
+
+        Raises InvalidArgument where topology and schedule have different numbers of ranks and for a size
+        or a start that is no number of bytes or seconds, ScheduleError where the schedule is wrong.
+        """
+        from pycoll.simulation import simulate
+
+        if verify and not self._verified:
+            self.verify()
+        return simulate(self, topology, size, routing=routing, seed=seed, start=start)
 
     def draw(self, path: str | PathLike[str] | None = None, *, dpi: int = 150) -> Figure:
         """Draws who sends what to whom in which round: a row a rank, a column a round, a colour a piece.

@@ -2,6 +2,10 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <string_view>
+
+#include "topology/routes.h"
+
 namespace pycoll {
 
 void bind_errors(pybind11::module_& module);    // the exception classes; first, since the others raise them
@@ -9,5 +13,9 @@ void bind_schedule(pybind11::module_& module);  // schedules, their verification
 void bind_communicator(pybind11::module_& module);  // the engine
 void bind_probe(pybind11::module_& module);         // distance between processors, measured
 void bind_reduce(pybind11::module_& module);        // the reduction kernels by themselves, for tests
+void bind_topology(pybind11::module_& module);      // machines as graphs, their routes
+void bind_simulator(pybind11::module_& module);     // schedules timed on topologies
+
+Routing parse_routing(std::string_view name);  // "spread" or "hash"; InvalidArgument
 
 }  // namespace pycoll

@@ -39,8 +39,17 @@ struct Topology {
   std::vector<int> ranks;  // rank -> index of its device; no device twice
 
   int rank_count() const { return static_cast<int>(ranks.size()); }
-  void check() const;  // TopologyError: an index out of range, a rank on a switch, a rate that is not
-                       // positive, ranks that cannot reach each other
+  const Node& device_of(int rank) const {
+    return nodes[static_cast<size_t>(ranks[static_cast<size_t>(rank)])];
+  }
+  // Whether transfers between other nodes may pass through the node.
+  bool forwards(int node) const {
+    const Node& passed = nodes[static_cast<size_t>(node)];
+    return passed.kind == NodeKind::Switch || passed.forwards;
+  }
+
+  void check() const;  // TopologyError: an index out of range, a name that stands for two things, a rank on a
+                       // switch, a rate that is not positive, ranks that cannot reach each other
 };
 
 }  // namespace pycoll
