@@ -26,6 +26,7 @@ _HOMES = {
     "algorithm": "pycoll.schedule",
     "algorithms": "pycoll.schedule",
     "build": "pycoll.schedule",
+    "Simulation": "pycoll.simulation",
     "Topology": "pycoll.topology",
     "Error": "pycoll.errors",
     "InvalidArgument": "pycoll.errors",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     )
     from pycoll.launch import spawn
     from pycoll.schedule import Schedule, ScheduleReport, algorithm, algorithms, build
+    from pycoll.simulation import Simulation
     from pycoll.topology import Topology
 
 __all__ = [
@@ -66,6 +68,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "ScheduleReport",
+    "Simulation",
     "Timeout",
     "Topology",
     "TopologyError",

@@ -2,7 +2,6 @@
 
     r = pycoll.build("ring", ranks=8).simulate(topology, 1 << 30)
     print(r)                     # time, what it is made of, the link that binds
-    r.draw("timeline.png")
 
 The model is described in docs/simulator.md.
 """
@@ -13,8 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +22,9 @@ from pycoll._core import InvalidArgument
 from pycoll._schedule_format import integer
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
+
+    from pycoll.topology import Topology
 
 __all__ = ["REASONS", "CriticalTransfer", "Simulation", "simulate"]
 
@@ -43,14 +42,7 @@ REASONS = (
 )
 
 
-class _HasNative(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def native(self) -> _core.Topology: ...
-
-
-AnyTopology: TypeAlias = "_core.Topology | _HasNative"
+AnyTopology: TypeAlias = "Topology | _core.Topology"
 
 
 class CriticalTransfer(NamedTuple):
@@ -170,9 +162,18 @@ class Simulation:
         """The transfers that the total time is made of, in order of time; see CriticalTransfer."""
         transfers = self.schedule.transfers
         path = []
-        for transfer, reason, waited_for, link, start, overhead, transmission, latency, addition, end in self._raw[
-            "critical_path"
-        ]:
+        for (
+            transfer,
+            reason,
+            waited_for,
+            link,
+            start,
+            overhead,
+            transmission,
+            latency,
+            addition,
+            end,
+        ) in self._raw["critical_path"]:
             round_, src, dst, piece, _ = transfers[transfer].item()
             path.append(
                 CriticalTransfer(
@@ -206,7 +207,9 @@ class Simulation:
                 seconds[row.link] = seconds.get(row.link, 0.0) + row.transmission
         busy = self.link_busy
         # Nanosecond's fractions are rounding: between equals, the busier one.
-        return dict(sorted(seconds.items(), key=lambda item: (-round(item[1] / self.time, 9), -busy[item[0]])))
+        return dict(
+            sorted(seconds.items(), key=lambda item: (-round(item[1] / self.time, 9), -busy[item[0]]))
+        )
 
     @property
     def binding_link(self) -> str | None:
@@ -273,25 +276,13 @@ class Simulation:
             "critical_path": [row._asdict() for row in self.critical_path],
         }
         if transfers:
-            out["transfers"] = {
-                f"{name}_s": self._raw[name].tolist() for name in ("start", "end", "done")
-            }
+            out["transfers"] = {f"{name}_s": self._raw[name].tolist() for name in ("start", "end", "done")}
         return out
-
-    def draw(self, path: str | PathLike[str] | None = None, *, dpi: int = 150) -> Figure:
-        """Draws a timeline, a row a rank and a bar a transfer that it sends, and how busy the links are.
-
-        The critical path stands out. Writes the picture to ``path`` (png, pdf, svg: by its ending) where
-        given, and returns matplotlib's figure. Raises Unsupported where matplotlib is not installed.
-        """
-        from pycoll.simulation_drawing import draw_simulation
-
-        return draw_simulation(self, path, dpi=dpi)
 
     def __repr__(self) -> str:
         return (
-            f"<Simulation of {self.schedule.algorithm!r} on {self.topology.name!r}: {_seconds(self.time)} for "
-            f"{_bytes(self.size)}>"
+            f"<Simulation of {self.schedule.algorithm!r} on {self.topology.name!r}: "
+            f"{_seconds(self.time)} for {_bytes(self.size)}>"
         )
 
     def __str__(self) -> str:
@@ -312,13 +303,14 @@ class Simulation:
         lines = [
             (
                 "schedule",
-                f"{schedule.algorithm}: {schedule.collective}, {schedule.ranks} ranks, {schedule.pieces} pieces,"
-                f" {_bytes(self.size)} on {self.topology.name}"
+                f"{schedule.algorithm}: {schedule.collective}, {schedule.ranks} ranks, "
+                f"{schedule.pieces} pieces, {_bytes(self.size)} on {self.topology.name}"
                 + (f" (paths by hash, seed {self.seed})" if self.routing == "hash" else ""),
             ),
             (
                 "time",
-                f"{_seconds(self.time)}; algbw {self.algbw / 1e9:.4g} GB/s, busbw {self.busbw / 1e9:.4g} GB/s",
+                f"{_seconds(self.time)}; algbw {self.algbw / 1e9:.4g} GB/s, "
+                f"busbw {self.busbw / 1e9:.4g} GB/s",
             ),
             ("made of", self._made_of()),
         ]
@@ -331,23 +323,18 @@ class Simulation:
                     f"{_seconds(float(self.rank_times[last]))} (rank {last})",
                 )
             )
-        binding = self.binding_link
-        if binding is not None:
-            lines.append(
-                (
-                    "binding link",
-                    f"{binding}: {self.critical_links[binding] / self.time:.1%} of the time, busy "
-                    f"{self.link_busy[binding]:.1%}",
-                )
-            )
+        limits = [f"{name} {seconds / self.time:.1%}" for name, seconds in self.critical_links.items()]
+        if limits:
+            more = f", {len(limits) - 4} more" if len(limits) > 4 else ""
+            lines.append(("limited by", f"{', '.join(limits[:4])}{more} of the time"))
         busiest = list(self.link_busy.items())[:4]
         if busiest:
-            more = len(self.link_busy) - len(busiest)
+            others = len(self.link_busy) - len(busiest)
             lines.append(
                 (
                     "busiest links",
                     ", ".join(f"{name} {share:.1%}" for name, share in busiest)
-                    + (f" and {more} more" if more else ""),
+                    + (f" and {others} more" if others else ""),
                 )
             )
         path = self.critical_path

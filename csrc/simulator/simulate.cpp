@@ -245,17 +245,18 @@ class Run {
     lane.busy = false;
     lane.next = step(index).next_in_pair;
     ++lane.stamp;
-    consider(lane.next, {index, Reason::Turn});
+    // Where several let the same transfer start, the one considered last is named as the reason.
     RankState& src = source_of(index);
     RankState& dst = destination_of(index);
-    if (src.device->ports > 0) {
-      --src.sending;
-      consider(src.next_send, {index, Reason::SendPort});
-    }
     if (dst.device->ports > 0) {
       --dst.receiving;
       consider(dst.next_receive, {index, Reason::ReceivePort});
     }
+    if (src.device->ports > 0) {
+      --src.sending;
+      consider(src.next_send, {index, Reason::SendPort});
+    }
+    consider(lane.next, {index, Reason::Turn});
     busy_until_now(pair_of(index).src, {index, Reason::Reading});
     release(versions_[at(step(index).reads)].next, {index, Reason::Reading});
     const double latency = plan_.routes.latency[at(pair)];
