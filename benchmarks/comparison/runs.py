@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -85,9 +85,9 @@ def run_once(library: Library, prepared: Prepared, ranks: int, round_: int, sett
         for name, value in arguments.items():
             command += [name, str(value)]
         command += prepared.arguments
-        processes = start(prepared, command, ranks, settings.processors, output, errors)
+        job = start(prepared, command, ranks, settings.processors, output, errors)
         try:
-            wait(processes, settings.deadline)
+            wait(job, settings.deadline)
         except RunFailed as failure:
             raise RunFailed(f"{failure}\n{tail(errors)}".strip()) from None
         output.seek(0)
@@ -97,54 +97,55 @@ def run_once(library: Library, prepared: Prepared, ranks: int, round_: int, sett
 
 def start(
     prepared: Prepared, command: list[str], ranks: int, processors: int, output: IO[str], errors: IO[str]
-) -> list[subprocess.Popen[str]]:
+) -> subprocess.Popen[str]:
     environment = {**os.environ, **prepared.environment}
     if prepared.launcher:
         extra = prepared.oversubscribed if ranks > processors else ()
-        commands = [[*prepared.launcher, *extra, "-n", str(ranks), *command]]
+        launched = [*prepared.launcher, *extra, "-n", str(ranks), *command]
     else:
-        commands = [[*command, "--rank", str(rank)] for rank in range(ranks)]
-    return [
-        subprocess.Popen(
-            one,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
-        for one in commands
-    ]
+        launched = ["/bin/sh", "-c", LAUNCH, "sh", str(ranks), *command]
+    return subprocess.Popen(
+        launched,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        text=True,
+        start_new_session=True,
+    )
 
 
-def wait(processes: list[subprocess.Popen[str]], deadline: float) -> None:
-    """Until all have ended well. The first that fails, or the deadline, ends the others too."""
-    end = time.monotonic() + deadline
+# All ranks in one session, as mpiexec has them: the kernel shares processors out between sessions, and a rank
+# that yields gives way within its own only. The first rank that fails ends them all.
+LAUNCH = """
+ranks=$1; shift; rank=0
+while [ $rank -lt $ranks ]; do
+  { "$@" --rank $rank || kill 0; } &
+  rank=$((rank + 1))
+done
+wait
+"""
+
+
+def wait(job: subprocess.Popen[str], deadline: float) -> None:
+    """Until the job has ended well."""
     try:
-        while any(process.poll() is None for process in processes):
-            failed = [process.returncode for process in processes if process.returncode]
-            if failed:
-                raise RunFailed(f"exit code {failed[0]}")
-            if time.monotonic() > end:
-                raise RunFailed(f"not finished after {deadline:.0f} s")
-            time.sleep(0.02)
-        failed = [process.returncode for process in processes if process.returncode]
-        if failed:
-            raise RunFailed(f"exit code {failed[0]}")
+        job.wait(deadline)
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"not finished after {deadline:.0f} s") from None
     finally:
-        stop(processes)
+        stop(job)
+    if job.returncode:
+        raise RunFailed(f"exit code {job.returncode}")
 
 
-def stop(processes: list[subprocess.Popen[str]]) -> None:
+def stop(job: subprocess.Popen[str]) -> None:
     """Politely first, so that a launcher takes its ranks with it."""
-    for signal_, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        alive = [process for process in processes if process.poll() is None]
-        for process in alive:
-            os.killpg(process.pid, signal_)
-        end = time.monotonic() + patience
-        while any(process.poll() is None for process in alive) and time.monotonic() < end:
-            time.sleep(0.02)
+    for signal_ in (signal.SIGTERM, signal.SIGKILL):
+        if job.poll() is None:
+            os.killpg(job.pid, signal_)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(5.0)
 
 
 def tail(file: IO[str]) -> str:
