@@ -209,15 +209,22 @@ class Topology:
         """The machine cut down to its first ``ranks`` ranks; itself where it has no more than that.
 
         The devices of the other ranks are gone with their links. Switches keep the links between them, in
-        full: 64 GPUs of a pod see the whole pod's spine. A switch that then leads nowhere is gone too.
+        full: 64 GPUs of a pod see the whole pod's spine. A switch that served only ranks that are gone, being
+        nearer to them than to any other, is gone too.
         """
         if ranks < 1:
             raise InvalidArgument(f"a topology needs at least 1 rank, not {ranks}")
         if ranks >= len(self.ranks):
             return self
-        cut = self._keep(set(range(len(self.nodes))) - set(self.ranks[ranks:]), f"{self.name}, first {ranks}")
-        while ends := cut._dead_ends():
-            cut = cut._keep(set(range(len(cut.nodes))) - ends, cut.name)
+        gone = set(self.ranks[ranks:])
+        before = self._distances(set(self.ranks))
+        after = self._distances(set(self.ranks[:ranks]), gone)
+        kept = {
+            index
+            for index, node in enumerate(self.nodes)
+            if index not in gone and (node.kind == "device" or before[index] == after[index])
+        }
+        cut = self._keep(kept, f"{self.name}, first {ranks}")
         cut.check()
         return cut
 
@@ -294,13 +301,23 @@ class Topology:
         ranks = tuple(moved[index] for index in self.ranks if index in moved)
         return replace(self, name=name, nodes=nodes, links=links, ranks=ranks, text=None)
 
-    def _dead_ends(self) -> set[int]:
-        """Switches with at most one neighbour: nothing passes through them."""
-        neighbours: dict[int, set[int]] = {index: set() for index in range(len(self.nodes))}
+    def _distances(self, starts: set[int], gone: set[int] | None = None) -> list[float]:
+        """Links from each node to the nearest of ``starts``, on a way that avoids the nodes that are gone."""
+        neighbours: list[set[int]] = [set() for _ in self.nodes]
         for link in self.links:
             neighbours[link.source].add(link.target)
             neighbours[link.target].add(link.source)
-        return {i for i, near in neighbours.items() if self.nodes[i].kind == "switch" and len(near) <= 1}
+        distances = [math.inf] * len(self.nodes)
+        queue = deque(starts)
+        for start in starts:
+            distances[start] = 0
+        while queue:
+            at = queue.popleft()
+            for near in neighbours[at]:
+                if math.isinf(distances[near]) and near not in (gone or ()):
+                    distances[near] = distances[at] + 1
+                    queue.append(near)
+        return distances
 
     # ---- questions
 
