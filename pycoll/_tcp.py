@@ -20,10 +20,11 @@ from pycoll._frames import Closed, FrameReader, NotOurs, pack, send_frame, unpac
 from pycoll._rendezvous import Rendezvous, failed, rank_list
 from pycoll.errors import Aborted, Error, InvalidArgument, PeerLost, Timeout
 
-_HELLO, _WELCOME, _REFUSED, _DATA, _LOST, _FAILED, _LATE, _WHO = (
+_HELLO, _WELCOME, _REFUSED, _CONTRADICTED, _DATA, _LOST, _FAILED, _LATE, _WHO = (
     b"H",
     b"W",
     b"R",
+    b"C",
     b"D",
     b"L",
     b"F",
@@ -35,6 +36,9 @@ _LONGEST_HELLO = 1 << 16
 _ADDRESS_IN_USE_PATIENCE = 5.0  # seconds; a killed predecessor may still be going
 _RESOLVE_PATIENCE = 10.0
 _FAREWELL_PATIENCE = 1.0
+# Who is turned away tries again, since whom it met may be what is left of a job before. Not for ever: two
+# processes that were given one rank, or other numbers of ranks, will not come to agree.
+_REFUSAL_PATIENCE = 5.0
 
 
 def meet(address: str, rank: int, ranks: int, group: str, timeout: float) -> Rendezvous:
@@ -72,7 +76,7 @@ class _Server:
         self._met: set[int] = set()  # also those that were lost since
         self._given: dict[int, bytes] = {}
         self._farewell: tuple[bytes, bytes] | None = None
-        self._turned_away: list[str] = []
+        self._turned_away: dict[str, tuple[int, float]] = {}  # why: the rank it claimed, since when
         self._listener: socket.socket | None = self._listen(host, port)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -82,6 +86,7 @@ class _Server:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 self._give_up()
+            self._look_for_contradiction()
             for key, _ in self._selector.select(min(left, 1.0)):
                 if key.data is None:
                     self._accept()
@@ -183,8 +188,9 @@ class _Server:
             hello: dict[str, Any] = json.loads(payload) if letter == _HELLO else {}
             rank = int(hello["rank"])
             refusal = self._refusal(hello, rank)
+            contradicts = (hello["pycoll"], hello["group"]) == (_VERSION, self._group)
         except (ValueError, TypeError, KeyError):
-            refusal = "this is a pycoll rendezvous"
+            rank, refusal, contradicts = 0, "this is a pycoll rendezvous", False
         with contextlib.suppress(Closed, TimeoutError):
             if not refusal:
                 reader.longest = 1 << 30
@@ -196,8 +202,9 @@ class _Server:
                 if len(self._met) == self._ranks - 1:
                     self._stop_listening()
                 return
-            self._turned_away.append(refusal)
-            send_frame(reader.connection, _REFUSED, refusal.encode(), time.monotonic() + 1)
+            self._turned_away.setdefault(refusal, (rank if contradicts else 0, time.monotonic()))
+            answer = _CONTRADICTED if contradicts else _REFUSED
+            send_frame(reader.connection, answer, refusal.encode(), time.monotonic() + 1)
         self._drop(reader)
 
     def _refusal(self, hello: dict[str, Any], rank: int) -> str:
@@ -229,6 +236,13 @@ class _Server:
         self._tell(_LOST, {"rank": rank, "text": text}, but=rank)
         raise PeerLost(text)
 
+    def _look_for_contradiction(self) -> None:
+        """Somebody claims to be a rank that is missing, but was turned away for long: it has given up."""
+        for refusal, (rank, since) in self._turned_away.items():
+            if rank in self._missing() and time.monotonic() > since + _REFUSAL_PATIENCE + 1:
+                self._tell(_FAILED, {"rank": rank, "text": refusal})
+                raise failed(self._group, rank, refusal)
+
     def _give_up(self) -> None:
         text = (
             f"{rank_list(self._missing())} did not come to {self._where} within {self._timeout:g} s, while "
@@ -236,7 +250,7 @@ class _Server:
             f'"{self._group}" of {self._ranks} ranks was made'
         )
         if self._turned_away:
-            text += "; turned away: " + "; ".join(dict.fromkeys(self._turned_away))
+            text += "; turned away: " + "; ".join(self._turned_away)
         self._tell(_LATE, {"rank": 0, "text": text})
         raise Timeout(text)
 
@@ -262,6 +276,7 @@ class _Client:
         self._deadline = time.monotonic() + timeout
         self._tried: dict[str, str] = {}
         self._refusal = ""  # what rank 0 last said, if it was reached
+        self._contradicted_since: float | None = None
         self._reader = self._connect(host, port)
 
     def all_gather(self, mine: bytes) -> list[bytes]:
@@ -329,6 +344,9 @@ class _Client:
                 reader = self._try(family, address)
                 if reader is not None:
                     return reader
+            since = self._contradicted_since
+            if since is not None and time.monotonic() > since + _REFUSAL_PATIENCE:
+                raise InvalidArgument(f"{self._refusal}; check RANK and WORLD_SIZE of all processes")
             if time.monotonic() >= self._deadline:
                 tried = "; ".join(f"{where}: {why}" for where, why in self._tried.items())
                 if self._refusal:
@@ -358,9 +376,14 @@ class _Client:
             letter, payload = reader.wait(self._deadline)
             if letter == _WELCOME:
                 return reader
-            if letter == _REFUSED:
+            turned_away = letter in (_REFUSED, _CONTRADICTED)
+            if turned_away:
                 self._refusal = payload.decode(errors="replace")
-            self._tried[where] = "turned away" if letter == _REFUSED else "not a pycoll rendezvous"
+            if letter != _CONTRADICTED:
+                self._contradicted_since = None
+            elif self._contradicted_since is None:
+                self._contradicted_since = time.monotonic()
+            self._tried[where] = "turned away" if turned_away else "not a pycoll rendezvous"
         except (OSError, Closed, NotOurs) as error:
             self._tried[where] = str(error) or type(error).__name__
         _close(connection)

@@ -200,6 +200,45 @@ class TestAddress:
         assert 'group "other" of 2 ranks' in str(results[2])
         assert 'group "default" of 2 ranks' in str(results[2])
 
+    def test_ranks_that_count_differently_are_told_before_the_timeout(self, monkeypatch):
+        monkeypatch.setattr("pycoll._tcp._REFUSAL_PATIENCE", 0.2)
+        address, start = free_address(), time.monotonic()
+        here, there = in_threads(
+            lambda: pycoll.init(60, rank=0, ranks=2, address=address),
+            lambda: pycoll.init(60, rank=1, ranks=3, address=address),
+        )
+        assert time.monotonic() - start < 20
+        assert isinstance(here, pycoll.Aborted)
+        assert "rank 1" in str(here)
+        assert "of 3 ranks" in str(here)
+        assert isinstance(there, pycoll.InvalidArgument)
+        assert "WORLD_SIZE" in str(there)
+
+    def test_a_second_process_of_one_rank_is_told_before_the_timeout(self, monkeypatch):
+        monkeypatch.setattr("pycoll._tcp._REFUSAL_PATIENCE", 0.2)
+        address, late = free_address(), threading.Event()
+
+        def last():
+            assert late.wait(30)
+            return total(pycoll.init(60, rank=2, ranks=3, address=address))
+
+        def of_rank_1():
+            try:
+                return total(pycoll.init(60, rank=1, ranks=3, address=address))
+            except pycoll.InvalidArgument as error:
+                late.set()
+                return error
+
+        *sums, second = sorted(
+            in_threads(
+                lambda: total(pycoll.init(60, rank=0, ranks=3, address=address)), of_rank_1, of_rank_1, last
+            ),
+            key=lambda result: isinstance(result, Exception),
+        )
+        assert sums == [6.0, 6.0, 6.0]
+        assert isinstance(second, pycoll.InvalidArgument)
+        assert "two processes" in str(second)
+
     def test_a_rank_that_raises_is_named_at_once(self, monkeypatch):
         create = pycoll.Communicator.create
 
