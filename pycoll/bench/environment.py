@@ -28,8 +28,7 @@ def usable_cpus() -> int:
 def cpu_quota() -> float | None:
     """Processors' worth of time that the control group allows; None where it sets no limit."""
     limits = []
-    group = next((line.split("::")[1] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "/")
-    for folder in [Path(group), *Path(group).parents]:
+    for folder in _control_groups():
         fields = " ".join(_lines(f"/sys/fs/cgroup{folder}/cpu.max")).split()
         if len(fields) == 2 and fields[0] != "max":
             limits.append(int(fields[0]) / int(fields[1]))
@@ -39,6 +38,21 @@ def cpu_quota() -> float | None:
     if quota and period and int(quota) > 0:
         limits.append(int(quota) / int(period))
     return min(limits, default=None)
+
+
+def available_memory() -> int:
+    """Bytes that programs could still be given, by the machine and by this process' control group."""
+    left = []
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            left.append(int(line.split()[1]) * 1024)
+    for folder in _control_groups():
+        limit, used = (
+            " ".join(_lines(f"/sys/fs/cgroup{folder}/memory.{what}")) for what in ("max", "current")
+        )
+        if limit.isdigit() and used.isdigit():
+            left.append(max(int(limit) - int(used), 0))
+    return min(left, default=sys.maxsize)
 
 
 def version(package: str) -> str:
@@ -66,6 +80,12 @@ def stamp(ranks: int) -> Stamp:
         "ranks": ranks,
         "command": " ".join(["pycoll", *sys.argv[1:]]),
     }
+
+
+def _control_groups() -> list[Path]:
+    """This process' control group and those it lies in, as folders below the file system of groups."""
+    group = next((line.split("::")[1] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "/")
+    return [Path(group), *Path(group).parents]
 
 
 def _lines(path: str) -> list[str]:

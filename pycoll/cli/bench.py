@@ -211,9 +211,9 @@ def _bench_options(
 ) -> BenchOptions:
     """Turns words into values, and says at once which of them make no sense."""
     from pycoll import InvalidArgument, algorithms
-    from pycoll.bench.environment import usable_cpus
+    from pycoll.bench.environment import available_memory, usable_cpus
     from pycoll.bench.options import BenchOptions
-    from pycoll.bench.units import parse_sizes
+    from pycoll.bench.units import format_size, parse_sizes
     from pycoll.bench.workload import COLLECTIVES
 
     joined = _job_size()
@@ -234,6 +234,13 @@ def _bench_options(
             _require_suitable(name, wanted, ranks)
     if pieces and "auto" in chosen:
         raise InvalidArgument("--pieces needs --algorithm to go with")
+    largest = max(parse_sizes(sizes))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    if here * largest > (available := available_memory()):
+        raise InvalidArgument(
+            f"--sizes: {here} ranks with buffers of {format_size(largest)} do not fit in the "
+            f"{format_size(available)} of memory that this machine has left"
+        )
     if state not in ("", "near", "far"):
         raise InvalidArgument(f"--state is near or far, not {state!r}")
     return BenchOptions(

@@ -107,6 +107,7 @@ def test_against_gloo_through_torch() -> None:
     ("arguments", "words"),
     [
         (["--sizes", "4Q"], "4Q"),
+        (["--sizes", "1TiB:1024TiB:x2"], "do not fit in the"),
         (["--algorithm", "rign"], "rign"),
         (["allredcue"], "allredcue"),
         (["--dtype", "float33"], "float33"),
