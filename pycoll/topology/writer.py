@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -21,14 +22,14 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]*)")
 def write_yaml(topology: Topology) -> str:
     """The text; reading it gives an equal topology."""
     classes = _classes(topology.links)
-    lines = ["pycoll: 1", f"name: {_quoted(topology.name)}"]
+    lines = ["pycoll: 1", f"name: {_text(topology.name)}"]
     if topology.about:
-        lines.append(f"about: {_quoted(topology.about)}")
+        lines.append(f"about: {_paragraph(topology.about)}")
     if classes:
         lines.append("classes:")
     for kind, (bandwidth, latency) in classes.items():
         figures = f"bandwidth: {format_bandwidth(bandwidth)}, latency: {format_time(latency)}"
-        lines.append(f"  {_quoted(kind)}: {{{figures}}}")
+        lines.append(f"  {_text(kind)}: {{{figures}}}")
     lines.append("nodes:")
     lines += [f"  - {{{text}}}" for text in _node_lines(topology.nodes)]
     if topology.links:
@@ -45,9 +46,27 @@ def _quoted(text: str) -> str:
     return str(yaml.dump(text, default_style='"', allow_unicode=True, width=math.inf)).rstrip("\n")
 
 
+_PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9 _.,/()-]*[A-Za-z0-9_)])?", re.ASCII)
+_WORDS_OF_YAML = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
+
+def _text(text: str) -> str:
+    """Quotes only where YAML needs them, or where it would read a truth or a null."""
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML else _quoted(text)
+
+
 def _name(text: str) -> str:
-    """Quotes only where YAML needs them, or where it would read a number, a truth or a date."""
-    return text if re.fullmatch(r"[A-Za-z_][\w.]*[0-9]", text) else _quoted(text)
+    """As :func:`_text`, inside brackets and braces."""
+    return _text(text) if "," not in text else _quoted(text)
+
+
+def _paragraph(text: str) -> str:
+    """Folded over several lines, where that changes nothing."""
+    words = text.split(" ")
+    if all(words) and text.isprintable() and not any(word.split() != [word] for word in words):
+        lines = textwrap.wrap(text, 108, break_long_words=False, break_on_hyphens=False)
+        return ">-\n" + "\n".join(f"  {line}" for line in lines)
+    return _quoted(text)
 
 
 def _split(name: str) -> tuple[str, int] | None:
@@ -207,7 +226,7 @@ def _link_line(group: _Group, classes: dict[str, tuple[float, float]]) -> str:
     fields = [f"between: [{left}, {right}]"] if group.duplex else [f"from: {left}", f"to: {right}"]
     usual: tuple[float | None, float | None] = (None, None)
     if group.kind:
-        fields.append(f"class: {_quoted(group.kind)}")
+        fields.append(f"class: {_name(group.kind)}")
         usual = classes[group.kind]
     if group.bandwidth != usual[0]:
         fields.append(f"bandwidth: {format_bandwidth(group.bandwidth)}")
