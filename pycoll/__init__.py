@@ -21,6 +21,9 @@ _HOMES = {
     "Communicator": "pycoll.communicator",
     "Work": "pycoll.communicator",
     "premul_sum": "pycoll.communicator",
+    "Decision": "pycoll.decisions",
+    "DecisionTable": "pycoll.decisions",
+    "Profile": "pycoll.profile",
     "Schedule": "pycoll.schedule",
     "ScheduleReport": "pycoll.schedule",
     "algorithm": "pycoll.schedule",
@@ -42,6 +45,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from pycoll.bootstrap import empty, init
     from pycoll.communicator import Communicator, Work, premul_sum
+    from pycoll.decisions import Decision, DecisionTable
     from pycoll.errors import (
         Aborted,
         Error,
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from pycoll.launch import spawn
+    from pycoll.profile import Profile
     from pycoll.schedule import Schedule, ScheduleReport, algorithm, algorithms, build
     from pycoll.simulation import Simulation
     from pycoll.topology import Topology
@@ -61,10 +66,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Aborted",
     "Communicator",
+    "Decision",
+    "DecisionTable",
     "Error",
     "InvalidArgument",
     "Mismatch",
     "PeerLost",
+    "Profile",
     "Schedule",
     "ScheduleError",
     "ScheduleReport",

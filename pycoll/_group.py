@@ -15,6 +15,7 @@ from pycoll._calls import Duration, Op, op_and_factor, seconds
 from pycoll.errors import Aborted, InvalidArgument, Mismatch, PeerLost, Timeout
 
 if TYPE_CHECKING:
+    from pycoll.decisions import DecisionTable
     from pycoll.schedule import Schedule
 
 _Self = TypeVar("_Self", bound="Group")
@@ -56,16 +57,21 @@ class Group:
         all_gather: Callable[[bytes], list[bytes]],
         group: str = "default",
         timeout: Duration = 300.0,
+        decisions: DecisionTable | None = None,
+        rules: str = "",
     ) -> _Self:
         """Makes a group with any means to meet: `all_gather` gets this rank's bytes and returns all ranks',
         by rank.
 
-        Called by all ranks alike. `pycoll.init` is this with a ready-made way to meet.
+        Called by all ranks alike. `pycoll.init` is this with a ready-made way to meet. `decisions`: the table
+        that the group begins with; rank 0's counts. `rules`: any text that must be the same on all ranks.
         """
         limit = seconds(timeout)
         if limit is None:
             raise InvalidArgument(f"{group}: timeout must be a number of seconds or a timedelta")
-        return cls(_core.Communicator.create(rank, ranks, all_gather, group, limit), group, limit)
+        table = decisions.to_text() if decisions is not None else ""
+        core = _core.Communicator.create(rank, ranks, all_gather, group, limit, table, rules)
+        return cls(core, group, limit)
 
     # What it is
 
@@ -148,6 +154,42 @@ class Group:
         call = self._call(collective)
         name, _ = op_and_factor(op, call)
         return self._core.chosen_algorithm(collective, _buffers.dtype_name(dtype, call), name, root, count)
+
+    def install(self, table: DecisionTable) -> None:
+        """Makes `table` what decides from the next call on which algorithm runs; an empty one lets all calls
+        go the fast path. Collective: all ranks install the same.
+
+        Raises:
+            InvalidArgument, Unsupported, ScheduleError: the table names what cannot run here; nothing was
+                sent.
+            Mismatch: other ranks install another table, or call something else; the old table stays.
+        """
+        self._core.install(table.to_text())
+
+    def decisions(self) -> DecisionTable:
+        """The table in force, with what the group has changed in it by itself, and how well its predictions
+        have held (`Decision.typical`). A local call."""
+        from pycoll.decisions import Decision, DecisionTable
+
+        rows = [
+            Decision(
+                collective,
+                begin,
+                end,
+                ways[0],
+                dtypes,
+                basis,
+                reason,
+                alpha,
+                beta,
+                tuple(ways[1:]),
+                typical,
+            )
+            for collective, dtypes, begin, end, ways, basis, alpha, beta, reason, typical in (
+                self._core.decisions()
+            )
+        ]
+        return DecisionTable(rows)
 
     # The end
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from pycoll import _tcp
+from pycoll import _selection, _tcp
 from pycoll._calls import Duration, seconds
 from pycoll._rendezvous import Alone, Lasting, Rendezvous, StoreRendezvous
 from pycoll.communicator import Communicator
@@ -43,6 +43,8 @@ def init(
     ranks: int | None = None,
     address: str | None = None,
     store: Any = None,
+    profile: Any = None,
+    deterministic: bool | None = None,
 ) -> Communicator:
     """Makes a group of all ranks that call this alike, and returns this rank's communicator of it.
 
@@ -57,6 +59,12 @@ def init(
         rank, ranks: this rank and how many there are, instead of the environment's. With either `address` or
         `store`. address: "host:port" at which rank 0 listens while the group is made.
         store: a torch.distributed store, or anything with its `set`, `get` and `wait`.
+        profile: what `pycoll tune` measured, by which the group chooses algorithms: a file or a
+            `pycoll.Profile`; False for none. Default: PYCOLL_PROFILE's, else this machine's own, if it was
+            tuned. Rank 0's counts.
+        deterministic: add in rank order always: the same bits for any size, buffer layout and run. Default:
+            PYCOLL_DETERMINISTIC. PYCOLL_ALGO pins algorithms (see docs/selector.md). Both must be the same
+            on all ranks.
 
     The first group that a process makes is its default one, until it is closed: `pycoll.empty` uses it.
 
@@ -79,7 +87,7 @@ def init(
     if ranks < 1 or not 0 <= rank < ranks:
         raise InvalidArgument(f"init: rank {rank} of {ranks} ranks: ranks go from 0 to ranks - 1")
     meeting = _rendezvous(rank, ranks, group, limit, address, store)
-    communicator = make(meeting, rank, ranks, group, limit)
+    communicator = make(meeting, rank, ranks, group, limit, profile, deterministic)
     current = _Defaults.of_process
     if current is None or current.closed:
         _Defaults.of_process = communicator
@@ -107,11 +115,20 @@ def set_default(communicator: Communicator, *, of_thread: bool = False) -> None:
         _Defaults.of_process = communicator
 
 
-def make(meeting: Rendezvous, rank: int, ranks: int, group: str, timeout: float) -> Communicator:
+def make(
+    meeting: Rendezvous,
+    rank: int,
+    ranks: int,
+    group: str,
+    timeout: float,
+    profile: Any = None,
+    deterministic: bool | None = None,
+) -> Communicator:
     """A communicator by way of a rendezvous. A failure here is told to the other ranks at once."""
     meeting = Lasting(meeting)
     try:
-        return Communicator.create(rank, ranks, meeting.all_gather, group, timeout)
+        decisions, rules = _selection.begin(rank, ranks, profile, deterministic)
+        return Communicator.create(rank, ranks, meeting.all_gather, group, timeout, decisions, rules)
     except BaseException as error:
         meeting.fail(f"{type(error).__name__}: {error}")
         raise

@@ -16,12 +16,12 @@ uint64_t signature(const shm::CallHeader& call) {
   const uint64_t kinds = static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
                          static_cast<uint64_t>(call.op) << 16 |
                          static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
-  return mix(mix(call.count + 0x9e3779b97f4a7c15ULL) ^ kinds) ^ call.schedule_hash;
+  return mix(mix(call.count + 0x9e3779b97f4a7c15ULL) ^ kinds) ^ call.schedule_hash ^ mix(call.table);
 }
 
 std::string in_words(const shm::CallHeader& call) {
   std::string text(name_of(call.kind));
-  if (call.kind == CollectiveKind::Barrier) return text;
+  if (call.kind == CollectiveKind::Barrier) return call.root == kInstall ? "install (of a table)" : text;
   text += "(" + std::to_string(call.count) + " x " + std::string(name_of(call.dtype));
   if (is_reduction(call.kind)) text += ", " + std::string(name_of(call.op));
   if (is_rooted(call.kind)) text += ", root " + std::to_string(call.root);
@@ -33,14 +33,14 @@ std::string in_words(const shm::CallHeader& call) {
 Arrivals::Arrivals(shm::Group& group)
     : group_(group), ticks_(kRecords * static_cast<size_t>(group.ranks())), sequences_(kRecords) {}
 
-void Arrivals::announce(uint64_t sequence) {
+void Arrivals::announce(uint64_t sequence, bool asks) {
   shm::ArrivalLine& line = group_.mine().arrival[sequence & 1];
   line.signature = signature(header(sequence));
-  line.ticks = ticks();
+  line.ticks = (ticks() & ~uint64_t{1}) | uint64_t{asks};  // a bit that no clock resolves
   line.sequence.store(sequence, std::memory_order_release);
 }
 
-void Arrivals::match(shm::Operation& operation) {
+Arrivals::Met Arrivals::match(shm::Operation& operation) {
   const uint64_t sequence = operation.sequence;
   const uint64_t mine = group_.mine().arrival[sequence & 1].signature;
   uint64_t* row = &ticks_[sequence % kRecords * static_cast<size_t>(group_.ranks())];
@@ -55,12 +55,16 @@ void Arrivals::match(shm::Operation& operation) {
   group_.wait(operation, -1, all_here, shm::kEveryone);
   group_.all_have_arrived();
   bool equal = true;
+  Met met{0, false};
   for (int rank = 0; rank < group_.ranks(); ++rank) {
     const shm::ArrivalLine& line = group_.control(rank).arrival[sequence & 1];
     row[rank] = line.ticks;
+    met.last = std::max(met.last, line.ticks);
+    met.asked |= (line.ticks & 1) != 0;
     equal &= line.signature == mine;
   }
   if (!equal) throw_mismatch(sequence);
+  return met;
 }
 
 void Arrivals::throw_mismatch(uint64_t sequence) const {
@@ -73,6 +77,7 @@ void Arrivals::throw_mismatch(uint64_t sequence) const {
     if (found == calls.end()) found = calls.insert(calls.end(), {theirs, {}});
     found->second.push_back(rank);
   }
+  bool tables_differ = false;
   std::string text = "group '" + group_.name() + "': the ranks' calls differ at collective #" +
                      std::to_string(sequence) + ": ";
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -81,7 +86,9 @@ void Arrivals::throw_mismatch(uint64_t sequence) const {
     for (size_t k = 1; k < std::min<size_t>(ranks.size(), 8); ++k) text += ", " + std::to_string(ranks[k]);
     if (ranks.size() > 8) text += " and " + std::to_string(ranks.size() - 8) + " more";
     text += " called " + in_words(header(ranks[0], sequence));
+    tables_differ |= header(ranks[0], sequence).table != header(calls[0].second[0], sequence).table;
   }
+  if (tables_differ) text += ". The ranks' decision tables differ: install the same one on all ranks";
   throw Mismatch(text +
                  ". No data was delivered; make all ranks call the same collectives in the same order.");
 }

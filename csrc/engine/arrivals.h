@@ -9,6 +9,9 @@
 
 namespace pycoll {
 
+// The root in the header of an install(), which is otherwise a barrier.
+inline constexpr int32_t kInstall = -2;
+
 class Arrivals {
  public:
   explicit Arrivals(shm::Group& group);
@@ -23,12 +26,20 @@ class Arrivals {
     return group_.control(rank).arrival[sequence & 1].payload;
   }
 
-  void announce(uint64_t sequence);
+  // What the announcements of a call say beyond the call itself; the same on all ranks.
+  struct Met {
+    uint64_t last;  // ticks at which the last rank came
+    bool asked;     // some rank asked for a trial of algorithms
+  };
+
+  // `asks`: this rank wants the group to try other algorithms for such calls.
+  void announce(uint64_t sequence, bool asks = false);
   // Waits for everyone's announcement. Throws Mismatch, on all ranks alike, unless all announced the same
   // call.
-  void match(shm::Operation& operation);
+  Met match(shm::Operation& operation);
 
   std::vector<ArrivalRecord> records() const;
+  double seconds_per_tick() const { return scale_.seconds_per_tick(); }
 
  private:
   static constexpr size_t kRecords = 1024;

@@ -14,7 +14,7 @@
 namespace pycoll {
 namespace {
 
-constexpr uint32_t kProtocol = 1;  // of the shared segment; ranks of different builds must not meet in one
+constexpr uint32_t kProtocol = 2;  // of the shared segment; ranks of different builds must not meet in one
 constexpr size_t kName = 64;
 
 struct Introduction {
@@ -146,13 +146,26 @@ Bootstrapped join_group(int rank, int ranks, const AllGatherBytes& all_gather,
   return {std::move(segment), shm::Patience::for_ranks(ranks, processors_of(all))};
 }
 
-void confirm_group(int rank, const AllGatherBytes& all_gather, const CommunicatorOptions& options,
-                   const std::string& error) {
-  const std::vector<std::string> states = all_gather(error.empty() ? "joined" : error);
+std::string confirm_group(int rank, const AllGatherBytes& all_gather, const CommunicatorOptions& options,
+                          const std::string& error) {
+  const std::string joined = "joined\n" + options.rules + "\n";
+  const std::vector<std::string> states =
+      all_gather(error.empty() ? joined + (rank == 0 ? options.decisions : "") : error);
   for (size_t r = 0; r < states.size(); ++r)
-    if (states[r] != "joined" && static_cast<int>(r) != rank)
+    if (!states[r].starts_with("joined\n") && static_cast<int>(r) != rank)
       throw PeerLost("group '" + options.group + "': rank " + std::to_string(r) +
                      " could not join: " + states[r]);
+  if (!error.empty()) return "";
+  const auto rules_of = [&](size_t r) {
+    const size_t begin = states[r].find('\n') + 1;
+    return states[r].substr(begin, states[r].find('\n', begin) - begin);
+  };
+  for (size_t r = 1; r < states.size(); ++r)
+    if (rules_of(r) != rules_of(0))
+      throw InvalidArgument("group '" + options.group +
+                            "': the ranks were given different rules: rank 0 has " + rules_of(0) + ", rank " +
+                            std::to_string(r) + " has " + rules_of(r) + "; set the same on all ranks");
+  return states[0].substr(states[0].find('\n', joined.find('\n') + 1) + 1);
 }
 
 }  // namespace pycoll

@@ -16,8 +16,9 @@ struct Bootstrapped {
 // Throws InvalidArgument, Unsupported, PeerLost, Timeout, on every rank where possible.
 Bootstrapped join_group(int rank, int ranks, const AllGatherBytes& all_gather,
                         const CommunicatorOptions& options);
-// All ranks tell whether they are in; throws on all ranks when one is not.
-void confirm_group(int rank, const AllGatherBytes& all_gather, const CommunicatorOptions& options,
-                   const std::string& error);
+// All ranks tell whether they are in; throws on all ranks when one is not, or when their rules differ. Gives
+// rank 0's decision table.
+std::string confirm_group(int rank, const AllGatherBytes& all_gather, const CommunicatorOptions& options,
+                          const std::string& error);
 
 }  // namespace pycoll

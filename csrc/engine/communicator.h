@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "engine/decisions.h"
 #include "reduce/dtype.h"
 #include "reduce/reduce.h"
 #include "schedule/schedule.h"
@@ -29,6 +30,10 @@ struct CommunicatorOptions {
   Nanoseconds timeout = std::chrono::minutes(5);  // of a collective that names none, and of bootstrap
   // Called now and then on a caller's thread that waits long. What it throws ends the wait, and the group.
   std::function<void()> interrupted = nullptr;
+  std::string decisions = "";  // the group's decision table, as text; rank 0's counts
+  std::string rules = "";      // the user's wishes that the table rests on; must be equal on all ranks
+  // Told on rank 0, on a caller's thread, when the group has changed its decisions.
+  std::function<void(const std::string&)> log = nullptr;
 };
 
 // One call of one collective, as the caller states it.
@@ -49,7 +54,7 @@ struct CollectiveCall {
   void* output = nullptr;
   size_t count = 0;
   // How: a verified schedule, else a registry name with `pieces` (0: its default), else (empty) the engine's
-  // choice.
+  // choice by the decision table.
   std::shared_ptr<const Schedule> schedule;
   std::string algorithm;
   int pieces = 0;
@@ -74,6 +79,12 @@ struct MemoryReport {
   size_t shared_bytes;     // this rank's part of the group's shared segment (staging, control)
   size_t private_bytes;    // scratch of schedules
   size_t allocated_bytes;  // buffers made by allocate()
+};
+
+// A row of the decision table in force, with the present choice first.
+struct DecisionState {
+  Decision decision;
+  double typical = 0;  // time of late calls as a multiple of the prediction; 0: not watched yet
 };
 
 // When each rank reached the last collectives (up to 1024 of them), oldest first.
@@ -123,6 +134,11 @@ class Communicator {
 
   // What the engine would run for such a call: a registry name.
   virtual std::string chosen_algorithm(const CollectiveCall& call) const = 0;
+  // A collective: the table holds for all calls after it. Throws InvalidArgument, Unsupported or
+  // ScheduleError for a table that cannot run here (nothing was sent), Mismatch when the ranks' tables
+  // differ.
+  virtual void install(DecisionTable table) = 0;
+  virtual std::vector<DecisionState> decisions() const = 0;
 
   // Ends the group on every rank: whoever waits, and whoever calls later, gets Aborted with this reason.
   virtual void abort(const std::string& reason) = 0;

@@ -42,6 +42,21 @@ Extents extents_of(const CollectiveCall& call, int ranks) {
   }
 }
 
+// The larger of a rank's two buffers, the same on every rank.
+uint64_t table_bytes(const CollectiveCall& call, int ranks) {
+  const uint64_t share = call.count * size_of(call.dtype);
+  switch (call.kind) {
+    case CollectiveKind::AllReduce:
+    case CollectiveKind::Reduce:
+    case CollectiveKind::Broadcast:
+      return share;
+    case CollectiveKind::Barrier:
+      return 0;
+    default:
+      return share * static_cast<uint64_t>(ranks);
+  }
+}
+
 bool overlap(const CollectiveCall& call, int ranks) {
   if (call.input == nullptr || call.output == nullptr) return false;
   const auto input = reinterpret_cast<uintptr_t>(call.input);
@@ -84,12 +99,14 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int ranks, const Al
     communicator =
         std::make_shared<ShmCommunicator>(rank, ranks, join_group(rank, ranks, all_gather, options), options);
     communicator->start();
+    if (rank == 0) communicator->begin_with(DecisionTable::parse(options.decisions));
   } catch (const std::exception& error) {
     failure = std::current_exception();
     text = error.what();
   }
   try {
-    confirm_group(rank, all_gather, options, text);
+    const std::string decisions = confirm_group(rank, all_gather, options, text);
+    if (communicator && rank != 0) communicator->begin_with(DecisionTable::parse(decisions));
   } catch (...) {
     if (communicator) communicator->close();
     if (!failure) throw;
@@ -105,6 +122,11 @@ ShmCommunicator::ShmCommunicator(int rank, int ranks, Bootstrapped bootstrapped,
       direct_(group_, arrivals_),
       channels_(group_),
       executor_(channels_),
+      selection_(options_.group, ranks,
+                 [this](CollectiveKind kind, const Way& way, int root) {
+                   return way.schedule ? own_plan(way.schedule, kind)
+                                       : build_plan(kind, way.algorithm, way.pieces, root);
+                 }),
       heap_(group_),
       queue_(std::make_shared<WorkQueue>([this] {
         group_.fail(
@@ -183,18 +205,14 @@ void ShmCommunicator::check(const CollectiveCall& call) const {
 std::shared_ptr<const Plan> ShmCommunicator::plan_for(const CollectiveCall& call) {
   const std::lock_guard lock(plans_mutex_);
   if (call.schedule) {
-    const Collective& collective = call.schedule->collective;
-    if (collective.kind != call.kind || collective.ranks != ranks() ||
-        (is_rooted(call.kind) && collective.root != call.root))
-      throw InvalidArgument(
-          "group '" + group_.name() + "': the schedule is for " + std::string(name_of(collective.kind)) +
-          " of " + std::to_string(collective.ranks) + " ranks, root " + std::to_string(collective.root) +
-          "; the call is " + std::string(name_of(call.kind)) + " of " + std::to_string(ranks()) +
-          " ranks, root " + std::to_string(call.root));
+    require_fit(*call.schedule, call.kind);
+    if (is_rooted(call.kind) && call.schedule->collective.root != call.root)
+      throw InvalidArgument("group '" + group_.name() + "': the schedule is for root " +
+                            std::to_string(call.schedule->collective.root) + "; the call has root " +
+                            std::to_string(call.root));
     if (const auto known = own_plans_.find(call.schedule.get()); known != own_plans_.end())
       return known->second;
-    verify(*call.schedule);
-    auto plan = make_plan(call.schedule, rank());
+    auto plan = own_plan(call.schedule, call.kind);
     constexpr size_t kOwnPlans = 64;  // who makes a new schedule for each call must not fill the memory
     if (own_plans_.size() >= kOwnPlans) own_plans_.clear();
     own_plans_.emplace(call.schedule.get(),
@@ -202,17 +220,32 @@ std::shared_ptr<const Plan> ShmCommunicator::plan_for(const CollectiveCall& call
     return plan;
   }
   auto& plan = plans_[{call.kind, call.algorithm, call.pieces, is_rooted(call.kind) ? call.root : 0}];
-  if (!plan) {
-    auto schedule =
-        std::make_shared<Schedule>(build(call.algorithm, {.kind = call.kind,
-                                                          .ranks = ranks(),
-                                                          .pieces = call.pieces,
-                                                          .root = is_rooted(call.kind) ? call.root : 0,
-                                                          .params = {}}));
-    verify(*schedule);
-    plan = make_plan(std::move(schedule), rank());
-  }
+  if (!plan) plan = build_plan(call.kind, call.algorithm, call.pieces, is_rooted(call.kind) ? call.root : 0);
   return plan;
+}
+
+void ShmCommunicator::require_fit(const Schedule& schedule, CollectiveKind kind) const {
+  const Collective& collective = schedule.collective;
+  if (collective.kind != kind || collective.ranks != ranks())
+    throw InvalidArgument("group '" + group_.name() + "': the schedule is for " +
+                          std::string(name_of(collective.kind)) + " of " + std::to_string(collective.ranks) +
+                          " ranks; the call is " + std::string(name_of(kind)) + " of " +
+                          std::to_string(ranks()) + " ranks");
+}
+
+std::shared_ptr<const Plan> ShmCommunicator::own_plan(const std::shared_ptr<const Schedule>& schedule,
+                                                      CollectiveKind kind) const {
+  require_fit(*schedule, kind);
+  verify(*schedule);
+  return make_plan(schedule, rank());
+}
+
+std::shared_ptr<const Plan> ShmCommunicator::build_plan(CollectiveKind kind, std::string_view algorithm,
+                                                        int pieces, int root) const {
+  const BuildRequest request{.kind = kind, .ranks = ranks(), .pieces = pieces, .root = root, .params = {}};
+  auto schedule = std::make_shared<Schedule>(build(algorithm, request));
+  verify(*schedule);
+  return make_plan(std::move(schedule), rank());
 }
 
 std::shared_ptr<const Plan> ShmCommunicator::prepare(const CollectiveCall& call) {
@@ -226,25 +259,102 @@ std::shared_ptr<const Plan> ShmCommunicator::prepare(const CollectiveCall& call)
 void ShmCommunicator::run(const CollectiveCall& call) {
   const std::shared_ptr<const Plan> plan = prepare(call);
   queue_->run([&](const Deadline& deadline) { execute(call, plan.get(), deadline); });
+  if (selection_.has_news()) tell_news();
 }
 
 std::shared_ptr<Work> ShmCommunicator::submit(const CollectiveCall& call) {
+  if (selection_.has_news()) tell_news();
   std::shared_ptr<const Plan> plan = prepare(call);
   return queue_->submit([this, call, plan = std::move(plan)](const Deadline& deadline) {
     execute(call, plan.get(), deadline);
   });
 }
 
+// The table is asked here and not when the call was made: it is the same on all ranks at a sequence number.
 void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline) {
-  group_.throw_if_failed();
+  Selection::Row* const row = call.algorithm.empty() && !call.schedule
+                                  ? selection_.find(call.kind, call.dtype, table_bytes(call, ranks()))
+                                  : nullptr;
+  if (row == nullptr) {
+    perform(call, plan, false, deadline);
+    return;
+  }
+  const bool timed = Selection::is_timed(*row);
+  const Arrivals::Met met = perform(call, selection_.plan(*row, call.root), row->asks, deadline);
+  if (timed) look_at_time(*row, call, met.last, deadline);
+  if (met.asked) selection_.start_trial(*row);
+}
+
+void ShmCommunicator::look_at_time(Selection::Row& row, const CollectiveCall& call, uint64_t last_arrival,
+                                   const Deadline& deadline) {
+  const double tick = arrivals_.seconds_per_tick();
+  const double seconds = static_cast<double>(ticks() - last_arrival) * tick;
+  if (!selection_.timed(row, table_bytes(call, ranks()), seconds)) return;
+  // The trial is over, for all ranks at this call. What a way costs the group is what it costs the slowest.
+  std::vector<double> scores = selection_.scores(row);
+  CollectiveCall agreement;
+  agreement.dtype = DType::Float64;
+  agreement.op = Op::Max;
+  agreement.input = agreement.output = scores.data();
+  agreement.count = scores.size();
+  perform(agreement, nullptr, false, deadline);
+  selection_.settle(row, scores, sequence(), tick);
+}
+
+void ShmCommunicator::tell_news() {
+  for (const std::string& text : selection_.take_news())
+    if (rank() == 0 && options_.log) options_.log(text);
+}
+
+void ShmCommunicator::install(DecisionTable table) {
+  throw_if_closed();
+  Selection::Prepared prepared = selection_.prepare(std::move(table));
+  queue_->run([&](const Deadline& deadline) {
+    group_.throw_if_failed();
+    shm::CallHeader& header = next_header();
+    shm::CallHeader install_header;
+    install_header.sequence = header.sequence;
+    install_header.table = header.table;
+    install_header.schedule_hash = prepared.table.hash;
+    install_header.root = kInstall;
+    header = install_header;
+    shm::Operation install = operation("install", 0, {}, deadline);
+    arrivals_.announce(install.sequence);
+    arrivals_.match(install);
+    selection_.adopt(std::move(prepared));
+  });
+}
+
+// That of the next call, with whatever an earlier call left in it.
+shm::CallHeader& ShmCommunicator::next_header() {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
   sequence_.store(sequence, std::memory_order_relaxed);
+  shm::CallHeader& header = arrivals_.header(sequence);
+  header.sequence = sequence;
+  header.table = selection_.hash();
+  return header;
+}
 
+shm::Operation ShmCommunicator::operation(std::string_view name, size_t bytes, const CollectiveCall& call,
+                                          const Deadline& deadline) const {
+  return {.name = name,
+          .sequence = sequence_.load(std::memory_order_relaxed),
+          .bytes = bytes,
+          .in_background = on_group_thread,
+          .interrupted = &options_.interrupted,
+          .timeout = call.timeout ? *call.timeout : Nanoseconds(timeout_.load(std::memory_order_relaxed)),
+          .started = {},
+          .deadline = deadline};
+}
+
+Arrivals::Met ShmCommunicator::perform(const CollectiveCall& call, const Plan* plan, bool asks,
+                                       const Deadline& deadline) {
+  group_.throw_if_failed();
   const bool barrier = call.kind == CollectiveKind::Barrier;
   const size_t bytes = barrier ? 0 : call.count * size_of(call.dtype);
   // What of a call is not of its kind must not make ranks differ.
-  shm::CallHeader& header = arrivals_.header(sequence);
-  header.sequence = sequence;
+  shm::CallHeader& header = next_header();
+  const uint64_t sequence = header.sequence;
   header.count = barrier ? 0 : call.count;
   header.schedule_hash = plan != nullptr ? plan->hash : 0;
   header.factor = call.factor;
@@ -260,24 +370,17 @@ void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, cons
   const std::string_view algorithm = plan != nullptr ? std::string_view(plan->schedule->algorithm) : kDirect;
   header.algorithm[algorithm.copy(header.algorithm, sizeof header.algorithm - 1)] = '\0';
 
-  shm::Operation operation{
-      .name = name_of(call.kind),
-      .sequence = sequence,
-      .bytes = bytes,
-      .in_background = on_group_thread,
-      .interrupted = &options_.interrupted,
-      .timeout = call.timeout ? *call.timeout : Nanoseconds(timeout_.load(std::memory_order_relaxed)),
-      .started = {},
-      .deadline = deadline};
+  shm::Operation operation = this->operation(name_of(call.kind), bytes, call, deadline);
   if (plan == nullptr) direct_.prepare(call, sequence);
-  arrivals_.announce(sequence);
-  arrivals_.match(operation);
+  arrivals_.announce(sequence, asks);
+  const Arrivals::Met met = arrivals_.match(operation);
   if (plan == nullptr) {
     direct_.finish(call, operation);
   } else if (bytes != 0) {
     channels_.begin(operation);
     executor_.run(*plan, call);
   }
+  return met;
 }
 
 std::shared_ptr<Work> ShmCommunicator::send(const void* data, size_t bytes, int destination, uint64_t tag,
@@ -318,7 +421,8 @@ std::vector<ArrivalRecord> ShmCommunicator::arrivals() const {
 
 std::string ShmCommunicator::chosen_algorithm(const CollectiveCall& call) const {
   if (call.schedule) return call.schedule->algorithm;
-  return call.algorithm.empty() ? std::string(kDirect) : call.algorithm;
+  if (!call.algorithm.empty()) return call.algorithm;
+  return selection_.choice(call.kind, call.dtype, table_bytes(call, ranks()));
 }
 
 void ShmCommunicator::abort(const std::string& reason) {

@@ -14,6 +14,7 @@
 #include "engine/heap.h"
 #include "engine/point_to_point.h"
 #include "engine/program.h"
+#include "engine/selection.h"
 #include "engine/work_queue.h"
 #include "transport/shm/channels.h"
 
@@ -41,6 +42,10 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   MemoryReport memory() const override;
   std::vector<ArrivalRecord> arrivals() const override;
   std::string chosen_algorithm(const CollectiveCall& call) const override;
+  void install(DecisionTable table) override;
+  std::vector<DecisionState> decisions() const override { return selection_.states(); }
+  // The table that the group begins with; before any call.
+  void begin_with(DecisionTable table) { selection_.adopt(selection_.prepare(std::move(table))); }
   void abort(const std::string& reason) override;
   void close() override;
 
@@ -58,7 +63,19 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   std::shared_ptr<const Plan> plan_for(const CollectiveCall& call);
   void check(const CollectiveCall& call) const;
   void throw_if_closed() const;
+  void require_fit(const Schedule& schedule, CollectiveKind kind) const;
+  std::shared_ptr<const Plan> own_plan(const std::shared_ptr<const Schedule>& schedule,
+                                       CollectiveKind kind) const;
+  std::shared_ptr<const Plan> build_plan(CollectiveKind kind, std::string_view algorithm, int pieces,
+                                         int root) const;
   void execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline);
+  Arrivals::Met perform(const CollectiveCall& call, const Plan* plan, bool asks, const Deadline& deadline);
+  shm::CallHeader& next_header();
+  shm::Operation operation(std::string_view name, size_t bytes, const CollectiveCall& call,
+                           const Deadline& deadline) const;
+  void look_at_time(Selection::Row& row, const CollectiveCall& call, uint64_t last_arrival,
+                    const Deadline& deadline);
+  void tell_news();
 
   CommunicatorOptions options_;
   shm::Group group_;
@@ -66,6 +83,7 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   Direct direct_;
   shm::Channels channels_;
   Executor executor_;
+  Selection selection_;
   Heap heap_;
   std::shared_ptr<WorkQueue> queue_;
   std::unique_ptr<PointToPoint> point_to_point_;

@@ -88,6 +88,16 @@ class PyWork {
   std::shared_ptr<int> source_;
 };
 
+// To Python's logger "pycoll".
+void log_warning(const std::string& text) {
+  const py::gil_scoped_acquire acquire;
+  try {
+    py::module_::import("logging").attr("getLogger")("pycoll").attr("warning")("%s", text);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("pycoll's log");
+  }
+}
+
 // A collective's arguments as pycoll/communicator.py gives them: buffers are addresses, 0 for none.
 struct Arguments {
   std::string_view kind;
@@ -147,8 +157,12 @@ class PyCommunicator {
   }
 
   static std::unique_ptr<PyCommunicator> create(int rank, int ranks, const py::function& all_gather,
-                                                const std::string& group, double timeout) {
+                                                const std::string& group, double timeout,
+                                                const std::string& decisions, const std::string& rules) {
     CommunicatorOptions options;
+    options.decisions = decisions;
+    options.rules = rules;
+    options.log = log_warning;
     options.group = group;
     options.timeout = from_seconds(timeout);
     options.interrupted = [] {  // Ctrl-C; on other threads than the main one it never finds anything
@@ -305,6 +319,27 @@ py::tuple memory(const PyCommunicator& group) {
   return py::make_tuple(report.shared_bytes, report.private_bytes, report.allocated_bytes);
 }
 
+void install(const PyCommunicator& group, const std::string& table) {
+  Communicator& engine = group.engine();
+  const py::gil_scoped_release release;
+  engine.install(DecisionTable::parse(table));
+}
+
+// Rows (collective, dtype class, begin, end or None, ways, basis, alpha, beta, reason, typical).
+py::list decisions(const PyCommunicator& group) {
+  py::list rows;
+  for (const DecisionState& state : group.engine().decisions()) {
+    const Decision& row = state.decision;
+    py::list ways;
+    for (const Way& way : row.ways) ways.append(way.name());
+    const char* const dtypes = !row.dtypes[0] ? "narrow" : !row.dtypes[1] ? "wide" : "any";
+    const py::object end = row.end == UINT64_MAX ? py::object(py::none()) : py::int_(row.end);
+    rows.append(py::make_tuple(name_of(row.kind), dtypes, row.begin, end, ways, name_of(row.basis), row.alpha,
+                               row.beta, row.reason, state.typical));
+  }
+  return rows;
+}
+
 py::list arrivals(const PyCommunicator& group) {
   py::list records;
   for (const ArrivalRecord& record : group.engine().arrivals())
@@ -326,7 +361,7 @@ void bind_communicator(py::module_& module) {
 
   py::class_<PyCommunicator>(module, "Communicator")
       .def_static("create", &PyCommunicator::create, py::arg("rank"), py::arg("ranks"), py::arg("all_gather"),
-                  py::arg("group"), py::arg("timeout"))
+                  py::arg("group"), py::arg("timeout"), py::arg("decisions") = "", py::arg("rules") = "")
       .def_property_readonly("rank", [](const PyCommunicator& group) { return group.engine().rank(); })
       .def_property_readonly("ranks", [](const PyCommunicator& group) { return group.engine().ranks(); })
       .def(
@@ -378,6 +413,8 @@ void bind_communicator(py::module_& module) {
                 to_call({kind, dtype, op, 1.0, root, 0, 0, count, nullptr, "", 0, std::nullopt}));
           },
           py::arg("kind"), py::arg("dtype"), py::arg("op"), py::arg("root"), py::arg("count"))
+      .def("install", &install, py::arg("table"))
+      .def("decisions", &decisions)
       .def("send", &PyCommunicator::send, py::arg("data"), py::arg("bytes"), py::arg("destination"),
            py::arg("tag"), py::arg("timeout"), py::arg("buffers"))
       .def("recv", &PyCommunicator::recv, py::arg("data"), py::arg("bytes"), py::arg("source"),

@@ -19,14 +19,27 @@ void throw_if_interrupted() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+// To Python's logger "pycoll".
+void log_warning(const std::string& text) {
+  py::gil_scoped_acquire gil;
+  try {
+    py::module_::import("logging").attr("getLogger")("pycoll").attr("warning")("%s", text);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("pycoll's log");
+  }
+}
+
 c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
-                                         double timeout_seconds, const std::string& group) {
+                                         double timeout_seconds, const std::string& group,
+                                         const std::string& decisions, const std::string& rules) {
   const auto timeout =
       std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(timeout_seconds));
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
     const auto all_gather =
         all_gather_over({std::move(store), rank, ranks, group, timeout, throw_if_interrupted});
-    return Backend::create(Communicator::create(rank, ranks, all_gather, {group, timeout}));
+    return Backend::create(Communicator::create(
+        rank, ranks, all_gather,
+        {.group = group, .timeout = timeout, .decisions = decisions, .rules = rules, .log = log_warning}));
   });
 }
 
@@ -55,7 +68,8 @@ void translate(std::exception_ptr error) {
 PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
   py::register_local_exception_translator(translate);
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
-        py::arg("group"), py::call_guard<py::gil_scoped_release>());
+        py::arg("group"), py::arg("decisions") = "", py::arg("rules") = "",
+        py::call_guard<py::gil_scoped_release>());
   m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from pycoll import _selection
 from pycoll.torch import build
 
 _leaves_at_exit = False
@@ -21,11 +22,18 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
     try:
         if backend_options is not None:
             raise ValueError("the pycoll backend takes no pg_options")
+        decisions, rules = _selection.begin(options.group_rank, options.group_size)
         extension = build.load()
         _leave_groups_at_exit(extension)
         timeout = options.timeout.total_seconds()
         backend: dist.Backend = extension.create(
-            store, options.group_rank, options.group_size, timeout, options.group_id
+            store,
+            options.group_rank,
+            options.group_size,
+            timeout,
+            options.group_id,
+            decisions.to_text() if decisions is not None else "",
+            rules,
         )
     except BaseException as error:
         _tell_others(store, options.group_rank, error)

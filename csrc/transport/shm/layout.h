@@ -44,6 +44,7 @@ struct CallHeader {
   uint64_t sequence = 0;
   uint64_t count = 0;
   uint64_t schedule_hash = 0;  // 0: the direct path
+  uint64_t table = 0;          // hash of the decision table
   double factor = 1.0;
   HeapRange input;
   HeapRange output;

@@ -1,0 +1,89 @@
+"""What a group decides by from its first call on: the user's pins, and what was measured on this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from pycoll.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pycoll.decisions import DecisionTable
+
+DETERMINISTIC = "PYCOLL_DETERMINISTIC"
+REDECIDE = "PYCOLL_REDECIDE"
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+class Beginning(NamedTuple):
+    """How a group begins, as one rank sees it."""
+
+    decisions: DecisionTable | None  #: of rank 0 only, which tells the others
+    rules: str  #: what must be the same on all ranks, in words
+
+
+def begin(rank: int, ranks: int, profile: object = None, deterministic: bool | None = None) -> Beginning:
+    """Reads PYCOLL_ALGO, PYCOLL_DETERMINISTIC and PYCOLL_REDECIDE on every rank, and the profile on rank 0.
+
+    Raises InvalidArgument for any that makes no sense, and for a profile of another machine.
+    """
+    pins = os.environ.get("PYCOLL_ALGO", "")
+    fixed = _flag(DETERMINISTIC) if deterministic is None else deterministic
+    factor = _factor()
+    rules = f"PYCOLL_ALGO={pins!r}, deterministic={fixed}, {REDECIDE}={factor:g}"
+    if pins:
+        from pycoll.pins import parse_pins
+
+        pinned = parse_pins(pins, ranks)
+        if fixed:
+            _refuse_orders(pinned)
+    if rank != 0 or ranks == 1:
+        return Beginning(None, rules)
+    table = None
+    if not fixed:
+        from pycoll import profile as profiles
+
+        measured = profiles.for_group(profile, ranks)
+        if measured is not None:
+            table = measured.decisions()
+    if pins:
+        table = pinned if table is None else table.merged_with(pinned)
+    if table is not None:
+        from pycoll.decisions import DecisionTable
+
+        table = DecisionTable(table.rows, table.schedules, factor)
+    return Beginning(table, rules)
+
+
+def _refuse_orders(pinned: DecisionTable) -> None:
+    from pycoll.bench.workload import REDUCTIONS
+
+    for row in pinned.rows:
+        if row.collective in REDUCTIONS and row.way != "direct":
+            raise InvalidArgument(
+                f"{row.reason} does not go with deterministic=True: {row.way} adds in another order for "
+                "another size; only direct adds in rank order always"
+            )
+
+
+def _flag(name: str) -> bool:
+    value = os.environ.get(name, "").strip().lower()
+    if value in _YES:
+        return True
+    if value in _NO:
+        return False
+    raise InvalidArgument(f"{name}={value!r}: it must be 1 or 0")
+
+
+def _factor() -> float:
+    text = os.environ.get(REDECIDE, "2")
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = -1.0
+    if factor != 0 and not 1 < factor < 1e6:
+        raise InvalidArgument(
+            f"{REDECIDE}={text!r}: it is by how many times its prediction a choice's time may miss it before "
+            "others are tried: a number above 1, or 0 for never"
+        )
+    return factor

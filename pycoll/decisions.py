@@ -1,0 +1,206 @@
+"""Decision tables: which algorithm runs for which collective, size and dtype.
+
+    table = pycoll.DecisionTable([pycoll.Decision("allreduce", 2**20, None, "ring/16", basis="rule")])
+    comm.install(table)             # a collective call: the table holds for all calls after it
+    print(comm.decisions())
+
+A row says what runs for sizes [begin, end): the engine's fast path ("direct"), or an algorithm, with its
+number of pieces after a slash ("ring/16"). Sizes are bytes of the larger of a rank's two buffers, as
+nccl-tests counts them. What no row covers goes the fast path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pycoll._core import InvalidArgument
+
+if TYPE_CHECKING:
+    from pycoll.schedule import Schedule
+
+__all__ = ["BASES", "Decision", "DecisionTable", "split_way", "way_name"]
+
+#: What a row can rest on; where rows overlap, the later in this list wins.
+BASES = ("modelled", "measured", "rule", "pin")
+#: Reductions of 16- and 8-bit floats ("narrow") convert every element, so their times are others.
+DTYPE_CLASSES = ("wide", "narrow")
+NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+#: The way that needs no schedule: the engine's own, through memory that all ranks share.
+FAST_PATH = "direct"
+_MOST_WAYS = 4
+
+
+def dtype_class(dtype: str) -> str:
+    return "narrow" if dtype in NARROW else "wide"
+
+
+def way_name(algorithm: str, pieces: int = 0) -> str:
+    """`ring`, or with pieces `ring/16`."""
+    return f"{algorithm}/{pieces}" if pieces else algorithm
+
+
+def split_way(way: str) -> tuple[str, int]:
+    """(algorithm, pieces) of `ring/16`; pieces is 0 where none are named, for the algorithm's own number."""
+    algorithm, slash, pieces = way.partition("/")
+    if slash and not (pieces.isdecimal() and int(pieces) > 0):
+        raise InvalidArgument(f"{way!r}: the number of pieces after the slash must be a positive number")
+    return algorithm, int(pieces) if slash else 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One row: `collective` of [begin, end) bytes (end None: and more) goes `way`.
+
+    `dtypes` is "any", "wide" or "narrow" (16- and 8-bit floats). `alpha` (seconds) and `beta` (seconds a
+    byte) predict the time; with them, and with `others`, the engine watches the row, and tries the others
+    when the time leaves its prediction.
+    """
+
+    collective: str
+    begin: int
+    end: int | None
+    way: str
+    dtypes: str = "any"
+    basis: str = "rule"
+    reason: str = ""
+    alpha: float = 0.0
+    beta: float = 0.0
+    others: tuple[str, ...] = ()
+    typical: float = 0.0  #: of a table in force: time of late calls / prediction; 0 where not watched yet
+
+    def __post_init__(self) -> None:
+        if self.basis not in BASES:
+            raise InvalidArgument(f"basis {self.basis!r} is none of {', '.join(BASES)}")
+        if self.dtypes not in ("any", *DTYPE_CLASSES):
+            raise InvalidArgument(f"dtypes {self.dtypes!r} is none of any, {', '.join(DTYPE_CLASSES)}")
+        if self.begin < 0 or (self.end is not None and self.end <= self.begin):
+            raise InvalidArgument(f"{self.collective}: the sizes from {self.begin} to {self.end} are none")
+
+    def covers(self, size: int) -> bool:
+        return self.begin <= size and (self.end is None or size < self.end)
+
+    @property
+    def sizes(self) -> str:
+        from pycoll.bench.units import format_size
+
+        if self.end is None:
+            return f"{format_size(self.begin)} and more" if self.begin else "any size"
+        return f"{format_size(self.begin)} to {format_size(self.end)}"
+
+    def _line(self) -> str:
+        ways = ",".join(dict.fromkeys((self.way, *self.others[: _MOST_WAYS - 1])))
+        end = "-" if self.end is None else str(self.end)
+        reason = " ".join(self.reason.split())
+        fields = ("row", self.collective, self.dtypes, str(self.begin), end, ways, self.basis)
+        return "\t".join((*fields, f"{self.alpha:.9g}", f"{self.beta:.9g}", reason))
+
+
+@dataclass(frozen=True)
+class DecisionTable:
+    """Rows in any order; where several cover a size, pins beat rules, rules what was measured, and that what
+    was modelled; among equals the later row wins.
+
+    `schedules` holds what a way of "@name" runs. `factor` is by how much a time must leave its prediction
+    for the engine to try other ways; 0: never.
+    """
+
+    rows: tuple[Decision, ...] = ()
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    factor: float = 2.0
+
+    def __init__(
+        self,
+        rows: Iterable[Decision] = (),
+        schedules: Mapping[str, Schedule] | None = None,
+        factor: float = 2.0,
+    ) -> None:
+        if factor != 0 and factor <= 1:
+            raise InvalidArgument(f"factor is {factor}: it must be more than 1, or 0 for never")
+        object.__setattr__(self, "rows", tuple(rows))
+        object.__setattr__(self, "schedules", dict(schedules or {}))
+        object.__setattr__(self, "factor", factor)
+
+    def find(self, collective: str, size: int, dtype: str = "float32") -> Decision | None:
+        """The row that counts for a size; None: the fast path."""
+        of_class = ("any", dtype_class(dtype))
+        covering = [
+            (BASES.index(row.basis), number, row)
+            for number, row in enumerate(self.rows)
+            if row.collective == collective and row.dtypes in of_class and row.covers(size)
+        ]
+        return max(covering, key=lambda entry: entry[:2])[2] if covering else None
+
+    def merged_with(self, *others: DecisionTable) -> DecisionTable:
+        """This table's rows and the others', as one table without overlaps."""
+        tables = (self, *others)
+        schedules = {name: made for table in tables for name, made in table.schedules.items()}
+        rows = tuple(row for table in tables for row in table.rows)
+        return DecisionTable(DecisionTable(rows)._flat(), schedules, tables[-1].factor)
+
+    def _flat(self) -> Iterator[Decision]:
+        for collective in dict.fromkeys(row.collective for row in self.rows):
+            mine = [row for row in self.rows if row.collective == collective]
+            by_class = {name: list(self._flat_of(mine, name)) for name in DTYPE_CLASSES}
+            if by_class["wide"] == by_class["narrow"]:
+                yield from by_class["wide"]
+                continue
+            for name, rows in by_class.items():
+                yield from (dataclasses.replace(row, dtypes=name) for row in rows)
+
+    def _flat_of(self, rows: list[Decision], dtypes: str) -> Iterator[Decision]:
+        """The rows that count for one collective and dtype class, cut where another one takes over."""
+        standing = [row for row in rows if row.dtypes in ("any", dtypes)]
+        table = DecisionTable(dataclasses.replace(row, dtypes="any") for row in standing)
+        edges = sorted({edge for row in standing for edge in (row.begin, row.end) if edge is not None})
+        found: list[Decision] = []
+        for begin, end in zip(edges, [*edges[1:], None][: len(edges)], strict=True):
+            row = table.find(rows[0].collective, begin)
+            if row is None:
+                continue
+            before = found[-1] if found else None
+            if (
+                before
+                and before.end == begin
+                and dataclasses.replace(row, begin=0, end=None)
+                == (dataclasses.replace(before, begin=0, end=None))
+            ):
+                found[-1] = dataclasses.replace(before, end=end)
+            else:
+                found.append(dataclasses.replace(row, begin=begin, end=end))
+        yield from found
+
+    def to_text(self) -> str:
+        """What `Communicator.install` and the engine read; "" for a table without rows."""
+        rows = DecisionTable(self._flat()).rows
+        if not rows:
+            return ""
+        used = {way[1:] for row in rows for way in (row.way, *row.others) if way.startswith("@")}
+        lines = [f"decisions\t1\t{self.factor:g}"]
+        for name in sorted(used):
+            if name not in self.schedules:
+                raise InvalidArgument(f"a row goes @{name}, and the table has no schedule of that name")
+            lines.append(_schedule_line(name, self.schedules[name]))
+        return "\n".join([*lines, *(row._line() for row in rows)])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"factor": self.factor, "rows": [dataclasses.asdict(row) for row in self.rows]}
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "no decisions: every call goes the fast path (direct)"
+        cells = [
+            (row.collective, row.dtypes.replace("any", ""), row.sizes, row.way, row.basis, row.reason)
+            for row in self.rows
+        ]
+        widths = [max(len(line[i]) for line in cells) for i in range(6)]
+        padded = ([text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in cells)
+        return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def _schedule_line(name: str, schedule: Schedule) -> str:
+    head = (schedule.collective, schedule.ranks, schedule.pieces, schedule.root)
+    rows = (",".join(str(int(value)) for value in transfer) for transfer in schedule.transfers)
+    return "\t".join(("schedule", name, *map(str, head), *rows))

@@ -1,0 +1,284 @@
+"""Profiles: what `pycoll tune` measured on a machine, and the decisions that follow from it.
+
+A profile is for one machine and one number of ranks. The one at `default_path(ranks)` is used without being
+asked for; `pycoll.init(profile=...)` or PYCOLL_PROFILE names another, and PYCOLL_PROFILE=none uses none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from pycoll.decisions import DTYPE_CLASSES, FAST_PATH, Decision, DecisionTable, dtype_class
+from pycoll.errors import InvalidArgument
+
+VARIABLE = "PYCOLL_PROFILE"
+_VERSION = 1
+#: A way must beat the fast path by this share of its time to replace it: less is noise, and the fast path
+#: keeps shared buffers where they are.
+MARGIN = 0.03
+#: Ways up to so many times the best one's time are worth trying when the best turns out slow.
+WORTH_TRYING = 4.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What must be the same for a measurement to mean anything."""
+
+    cpu: str
+    cpus: int  #: that processes may use
+    quota: float | None  #: processors' worth of time that the control group allows
+    kernels: str  #: the vector kernels in use
+
+    @classmethod
+    def here(cls) -> Machine:
+        from pycoll import _core
+        from pycoll.bench import environment
+
+        return cls(
+            environment.cpu_model(), environment.usable_cpus(), environment.cpu_quota(), _core.kernel_name()
+        )
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that differ between machines."""
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:12]
+
+    def __str__(self) -> str:
+        quota = "" if self.quota is None else f", quota {self.quota:g}"
+        return f"{self.cpu}, {self.cpus} cpus{quota}, {self.kernels}"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one way takes for one size: seconds of the slowest rank, medians over rounds."""
+
+    collective: str
+    bytes: int
+    dtype: str
+    way: str
+    seconds: float
+    relative: float  #: median over rounds of the time / the fast path's in the same round
+    rounds: int
+    by_state: dict[str, float] = field(default_factory=dict)  #: seconds by the machine's state
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured, on which machine, for how many ranks."""
+
+    machine: Machine
+    ranks: int
+    timings: tuple[Timing, ...]
+    version: str = ""  #: of pycoll
+    made: str = ""  #: when
+    topology: str = ""  #: fingerprint of the topology it belongs to, where there is one
+
+    @classmethod
+    def of_here(cls, ranks: int, timings: Iterable[Timing]) -> Profile:
+        from pycoll import __version__
+
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return cls(Machine.here(), ranks, tuple(timings), __version__, now)
+
+    # Files
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Profile:
+        """Raises InvalidArgument that names file and field for what is no profile."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            if document["pycoll_profile"] != _VERSION:
+                raise InvalidArgument(
+                    f"{path}: a profile of version {document['pycoll_profile']}, and this pycoll reads "
+                    f"version {_VERSION}: run pycoll tune again"
+                )
+            timings = tuple(Timing(**row) for row in document["timings"])
+            plain = {name: document[name] for name in ("ranks", "version", "made", "topology")}
+            return cls(machine=Machine(**document["machine"]), timings=timings, **plain)
+        except OSError as error:
+            raise InvalidArgument(f"{path}: cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InvalidArgument):
+                raise
+            raise InvalidArgument(f"{path}: is no profile of pycoll tune: {error}") from None
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the file whole or not at all: a job that starts meanwhile reads the old or the new one."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        document = {
+            "pycoll_profile": _VERSION,
+            **{name: getattr(self, name) for name in ("made", "version", "ranks", "topology")},
+            "machine": asdict(self.machine),
+            "timings": [asdict(timing) for timing in self.timings],
+        }
+        part = target.with_name(f"{target.name}.{os.getpid()}.part")
+        part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        part.replace(target)
+
+    def require_here(self, ranks: int, name: str) -> None:
+        """Raises InvalidArgument, naming both sides, unless it was made on this machine for so many ranks."""
+        here = Machine.here()
+        if self.machine != here:
+            raise InvalidArgument(
+                f"the profile {name} was made on another machine ({self.machine}), and this is {here}: run "
+                "pycoll tune here"
+            )
+        if self.ranks != ranks:
+            raise InvalidArgument(
+                f"the profile {name} is for {self.ranks} ranks, and this group has {ranks}: run pycoll tune "
+                f"--ranks {ranks}"
+            )
+
+    # What follows from it
+
+    def merged_with(self, newer: Profile) -> Profile:
+        """Both profiles' timings; of what both measured, the newer one's."""
+
+        def key(timing: Timing) -> tuple[Any, ...]:
+            return timing.collective, timing.bytes, timing.dtype, timing.way
+
+        again = {(t.collective, t.bytes, t.dtype) for t in newer.timings}
+        kept = [t for t in self.timings if key(t)[:3] not in again]
+        return Profile(
+            newer.machine, newer.ranks, (*kept, *newer.timings), newer.version, newer.made, newer.topology
+        )
+
+    def sizes(self, collective: str, dtypes: str = "wide") -> list[int]:
+        return sorted({t.bytes for t in self._of(collective, dtypes)})
+
+    def at(self, collective: str, size: int, dtypes: str = "wide") -> list[Timing]:
+        """What was measured at a size, the best first: the fast path, unless another is clearly quicker."""
+        rows = [t for t in self._of(collective, dtypes) if t.bytes == size]
+        return sorted(rows, key=lambda t: t.relative * (1 - MARGIN if t.way == FAST_PATH else 1))
+
+    def time(self, collective: str, way: str, size: float, dtypes: str = "wide") -> float | None:
+        """Seconds that a way takes by what was measured of it, between two sizes by a straight line; None
+        where nothing was."""
+        points = sorted((t.bytes, t.seconds) for t in self._of(collective, dtypes) if t.way == way)
+        if not points:
+            return None
+        if size <= points[0][0]:
+            return points[0][1]
+        for (b0, t0), (b1, t1) in pairwise(points):
+            if b0 <= size <= b1:
+                return t0 + (t1 - t0) * (size - b0) / (b1 - b0)
+        b1, t1 = points[-1]
+        return t1 * size / b1
+
+    def decisions(self) -> DecisionTable:
+        """For every measured size the quickest way, up to half way (in factors) to the neighbouring sizes."""
+        return DecisionTable(row for dtypes in DTYPE_CLASSES for row in self._decisions(dtypes))
+
+    def _decisions(self, dtypes: str) -> Iterator[Decision]:
+        measured = {t.collective for t in self.timings if dtype_class(t.dtype) == dtypes}
+        only = len({dtype_class(t.dtype) for t in self.timings}) == 1
+        for collective in sorted(measured):
+            sizes = self.sizes(collective, dtypes)
+            edges = [0, *(math.ceil(math.sqrt(a * b)) for a, b in pairwise(sizes)), None]
+            for size, begin, end in zip(sizes, edges[:-1], edges[1:], strict=True):
+                best, *others = self.at(collective, size, dtypes)
+                worth = [t for t in others if t.relative <= WORTH_TRYING * best.relative]
+                alpha, beta = self._line(collective, best.way, size, dtypes)
+                yield Decision(
+                    collective,
+                    begin or 0,
+                    end,
+                    best.way,
+                    "any" if only else dtypes,
+                    "measured",
+                    _reason(best, others),
+                    alpha,
+                    beta,
+                    tuple(t.way for t in worth[:3]),
+                )
+
+    def _line(self, collective: str, way: str, size: int, dtypes: str) -> tuple[float, float]:
+        """(alpha, beta) of a way near a size, by its times at the sizes around."""
+        here = self.time(collective, way, size, dtypes) or 0.0
+        beta = 0.0
+        sizes = self.sizes(collective, dtypes)
+        after = sizes[sizes.index(size) + 1 :][:1]
+        before = sizes[: sizes.index(size)][-1:]
+        ends = [*before, size, *after]
+        if len(ends) > 1:
+            low, high = (self.time(collective, way, end, dtypes) or 0.0 for end in (ends[0], ends[-1]))
+            beta = min(max((high - low) / (ends[-1] - ends[0]), 0.0), here / size)
+        return here - beta * size, beta
+
+    def _of(self, collective: str, dtypes: str) -> list[Timing]:
+        return [t for t in self.timings if t.collective == collective and dtype_class(t.dtype) == dtypes]
+
+
+def _reason(best: Timing, others: list[Timing]) -> str:
+    from pycoll.bench.units import format_seconds, format_size
+
+    text = f"{format_seconds(best.seconds)} at {format_size(best.bytes)}"
+    if others:
+        text += f"; next {others[0].way}, {others[0].relative / best.relative:.2f} times that"
+    return text
+
+
+# Where profiles are kept
+
+
+def default_path(ranks: int) -> Path:
+    """Where `pycoll tune` writes, and groups of so many ranks look: under the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "pycoll", "profiles", f"{Machine.here().id}-{ranks}.json")
+
+
+def for_group(asked: object, ranks: int) -> Profile | None:
+    """The profile that a group of so many ranks uses: that asked for, else PYCOLL_PROFILE's, else the one at
+    the default place, if there is one that this version can use.
+
+    Raises InvalidArgument where one that was asked for cannot be read, or is of another machine.
+    """
+    if asked is None:
+        asked = os.environ.get(VARIABLE) or None
+    if asked is False or (isinstance(asked, str) and asked.lower() == "none"):
+        return None
+    if isinstance(asked, Profile):
+        asked.require_here(ranks, "given to init")
+        return asked
+    if isinstance(asked, (str, PathLike)):
+        profile = Profile.load(asked)
+        profile.require_here(ranks, str(asked))
+        return profile
+    if asked is not None:
+        raise InvalidArgument(
+            f"init: profile is a {type(asked).__name__}: give a file of pycoll tune, a Profile, or False"
+        )
+    return _at_default_place(ranks)
+
+
+def _at_default_place(ranks: int) -> Profile | None:
+    import logging
+
+    from pycoll import __version__
+
+    try:
+        path = default_path(ranks)
+        if not path.exists():
+            return None
+        profile = Profile.load(path)
+        profile.require_here(ranks, str(path))
+    except (InvalidArgument, OSError, RuntimeError) as error:  # not asked for: it must not stop a job
+        logging.getLogger("pycoll").warning("%s; it is left unused", error)
+        return None
+    if profile.version != __version__:
+        logging.getLogger("pycoll").info(
+            "the profile %s is of pycoll %s and left unused: run pycoll tune again", path, profile.version
+        )
+        return None
+    return profile

@@ -1,0 +1,206 @@
+#include "engine/selection.h"
+
+#include <atomic>
+#include <mutex>
+
+#include "check.h"
+#include "collective_model.h"
+#include "thread_ranks.h"
+
+namespace pycoll::test {
+namespace {
+
+constexpr const char* kTwoRows =
+    "decisions\t1\t2\n"
+    "row\tallreduce\tany\t0\t65536\tdirect\tpin\t0\t0\tby hand\n"
+    "row\tallreduce\tany\t65536\t-\tring/8,direct\tmeasured\t1e-05\t2e-10\ttuned";
+
+void tables_are_read() {
+  const DecisionTable table = DecisionTable::parse(kTwoRows);
+  check(table.rows.size() == 2 && table.factor == 2 && table.hash != 0, "two rows");
+  check(table.rows[0].ways[0].is_fast_path() && table.rows[0].basis == Basis::Pin, "the first row");
+  check(table.rows[1].ways[0].name() == "ring/8" && table.rows[1].ways[1].name() == "direct", "its ways");
+  check(table.rows[1].end == UINT64_MAX && table.rows[1].predicted(100000) == 1e-05 + 2e-10 * 100000,
+        "numbers");
+  check(DecisionTable::parse("").hash == 0, "the empty table");
+  check(DecisionTable::parse("decisions\t1\t0").hash != table.hash, "tables differ by hash");
+}
+
+void wrong_tables_are_refused() {
+  const std::string head = "decisions\t1\t2\n";
+  const auto refuse = [&](const std::string& text, const char* part) {
+    check_throws<InvalidArgument>([&] { DecisionTable::parse(text); }, part);
+  };
+  refuse("row", "line 1");
+  refuse(head + "column", "line 2: 'column' is neither");
+  refuse(head + "row\tallreduce\tany\t0\t-\tdirect\tpin\t0\t0", "has 9 fields");
+  refuse(head + "row\tallred\tany\t0\t-\tdirect\tpin\t0\t0\t", "no collective 'allred'");
+  refuse(head + "row\tallreduce\thuge\t0\t-\tdirect\tpin\t0\t0\t", "'huge'");
+  refuse(head + "row\tallreduce\tany\t8\t8\tdirect\tpin\t0\t0\t", "end before they begin");
+  refuse(head + "row\tallreduce\tany\t0\t-\tring/x\tpin\t0\t0\t", "pieces is 'x'");
+  refuse(head + "row\tallreduce\tany\t0\t-\t@star\tpin\t0\t0\t", "no schedule '@star'");
+  refuse(head + "row\tallreduce\tany\t0\t-\tdirect\tguess\t0\t0\t", "'guess' is no basis");
+  refuse(std::string(kTwoRows) + "\nrow\tallreduce\twide\t4\t8\tdirect\tpin\t0\t0\t", "overlap");
+}
+
+Exchange allreduce(Communicator& comm, size_t count, int salt) {
+  return {CollectiveKind::AllReduce, comm.rank(), comm.ranks(), count, 0, Op::Sum, salt};
+}
+
+void the_table_chooses() {
+  run_ranks(3, [](Communicator& comm) {
+    comm.install(DecisionTable::parse(kTwoRows));
+    for (const size_t count : {size_t{1}, size_t{16383}, size_t{16384}, size_t{50000}}) {
+      Exchange exchange = allreduce(comm, count, 3);
+      check(comm.chosen_algorithm(exchange.call) == (count < 16384 ? "direct" : "ring"), "the choice");
+      const size_t scratch = comm.memory().private_bytes;
+      comm.run(exchange.call);
+      check(exchange.right() && scratch == comm.memory().private_bytes, "the result");
+    }
+    comm.install({});
+    check(comm.chosen_algorithm(allreduce(comm, 50000, 3).call) == "direct", "nothing is left");
+  });
+}
+
+void the_groups_first_table_is_rank_0s() {
+  CommunicatorOptions options = quick_options();
+  options.decisions = kTwoRows;
+  run_ranks(
+      2,
+      [](Communicator& comm) {
+        check(comm.chosen_algorithm(allreduce(comm, 50000, 0).call) == "ring", "the choice");
+        check(comm.decisions().size() == 2 && comm.decisions()[1].decision.reason == "tuned", "the rows");
+      },
+      options);
+}
+
+void rooted_rows_serve_every_root() {
+  run_ranks(3, [](Communicator& comm) {
+    comm.install(
+        DecisionTable::parse("decisions\t1\t0\nrow\tbroadcast\tany\t0\t-\tbinomial_tree/4\tpin\t0\t0\t"));
+    for (int root = 0; root < 3; ++root) {
+      Exchange exchange(CollectiveKind::Broadcast, comm.rank(), 3, 5000, root, Op::Sum, root);
+      comm.run(exchange.call);
+      check(exchange.right(), "root " + std::to_string(root));
+    }
+  });
+}
+
+// A schedule that comes with the table: rank 0 collects, then gives out.
+void schedules_of_their_own_run() {
+  run_ranks(2, [](Communicator& comm) {
+    comm.install(
+        DecisionTable::parse("decisions\t1\t0\n"
+                             "schedule\tstar\tallreduce\t2\t1\t0\t0,1,0,0,1\t1,0,1,0,0\n"
+                             "row\tallreduce\tany\t0\t-\t@star\trule\t0\t0\tmine"));
+    Exchange exchange = allreduce(comm, 1000, 1);
+    check(comm.chosen_algorithm(exchange.call) == "star", "the choice");
+    comm.run(exchange.call);
+    check(exchange.right(), "the result");
+    check_throws<ScheduleError>(
+        [&] {
+          comm.install(
+              DecisionTable::parse("decisions\t1\t0\n"
+                                   "schedule\thalf\tallreduce\t2\t1\t0\t0,1,0,0,1\n"
+                                   "row\tallreduce\tany\t0\t-\t@half\trule\t0\t0\t"));
+        },
+        "");
+  });
+}
+
+void ranks_with_different_tables_hear_of_it() {
+  run_ranks(2, [](Communicator& comm) {
+    const DecisionTable table = comm.rank() == 0 ? DecisionTable::parse(kTwoRows) : DecisionTable{};
+    check_throws<Mismatch>([&] { comm.install(table); }, "install");
+    Exchange exchange = allreduce(comm, 50000, 1);
+    comm.run(exchange.call);  // with the table from before
+    check(exchange.right(), "the group goes on");
+    if (comm.rank() == 0)
+      check_throws<Mismatch>([&] { comm.install(table); }, "install");
+    else
+      check_throws<Mismatch>([&] { comm.run(exchange.call); }, "rank 0 called install");
+  });
+}
+
+void rules_must_be_the_same() {
+  Meeting meeting(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      CommunicatorOptions options = quick_options();
+      options.rules = rank == 0 ? "A" : "B";
+      check_throws<InvalidArgument>(
+          [&] {
+            Communicator::create(
+                rank, 2, [&](const std::string& mine) { return meeting.all_gather(rank, mine); }, options);
+          },
+          "rank 0 has A, rank 1 has B");
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+// A choice that takes far longer than predicted: the group tries the other way on live calls, and takes it.
+void slow_choices_are_replaced() {
+  std::mutex mutex;
+  std::vector<std::string> told;
+  CommunicatorOptions options = quick_options();
+  options.log = [&](const std::string& text) {
+    const std::lock_guard lock(mutex);
+    told.push_back(text);
+  };
+  options.decisions =
+      "decisions\t1\t2\n"
+      "row\tallreduce\tany\t16384\t-\tring/3000,direct\tmeasured\t1e-06\t1e-12\ta table of another day";
+  std::atomic<int> changed_at[3] = {};
+  run_ranks(
+      3,
+      [&](Communicator& comm) {
+        for (int call = 1; call <= 200; ++call) {
+          Exchange exchange = allreduce(comm, 6000, call);
+          comm.run(exchange.call);
+          check(exchange.right(), "every call is right, whatever is tried");
+          if (changed_at[comm.rank()] == 0 && comm.chosen_algorithm(exchange.call) == "direct")
+            changed_at[comm.rank()] = call;
+        }
+        const DecisionState row = comm.decisions()[0];
+        check(row.decision.ways[0].name() == "direct", "the choice now");
+        check(row.decision.alpha > 1e-06, "the prediction now");
+      },
+      options);
+  check(changed_at[0] > 24 && changed_at[0] == changed_at[1] && changed_at[1] == changed_at[2],
+        "at the same call on all ranks");
+  check(!told.empty() && told[0].find("ring/3000") != std::string::npos &&
+            told[0].find("direct is used") != std::string::npos,
+        "rank 0 is told");
+}
+
+void choices_without_another_way_stay() {
+  run_ranks(2, [](Communicator& comm) {
+    comm.install(DecisionTable::parse(
+        "decisions\t1\t2\nrow\tallreduce\tany\t16384\t-\tring/100\tpin\t1e-09\t1e-15\tpinned"));
+    for (int call = 0; call < 60; ++call) {
+      Exchange exchange = allreduce(comm, 5000, call);
+      comm.run(exchange.call);
+    }
+    check(comm.decisions()[0].decision.ways[0].name() == "ring/100", "the pin");
+    check(comm.sequence() == 61, "no call but ours");
+  });
+}
+
+}  // namespace
+}  // namespace pycoll::test
+
+int main() {
+  using namespace pycoll::test;
+  run("tables are read", tables_are_read);
+  run("wrong tables are refused", wrong_tables_are_refused);
+  run("the table chooses", the_table_chooses);
+  run("the group's first table is rank 0's", the_groups_first_table_is_rank_0s);
+  run("rooted rows serve every root", rooted_rows_serve_every_root);
+  run("schedules of their own run", schedules_of_their_own_run);
+  run("ranks with different tables hear of it", ranks_with_different_tables_hear_of_it);
+  run("rules must be the same", rules_must_be_the_same);
+  run("slow choices are replaced", slow_choices_are_replaced);
+  run("choices without another way stay", choices_without_another_way_stay);
+  return result();
+}
