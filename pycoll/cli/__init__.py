@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from pycoll.cli import bench, doctor, schedule
+from pycoll.cli import bench, doctor, schedule, topo
 from pycoll.cli._app import app, fail
 
 app.command()(bench.bench)
 app.command()(doctor.doctor)
 app.command("algorithms")(schedule.list_algorithms)
 app.add_typer(schedule.app, name="schedule")
+app.add_typer(topo.app, name="topo")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -14,7 +15,12 @@ __all__ = ["bundled", "find"]
 
 def bundled() -> dict[str, Path]:
     """Name -> file of every topology that comes with pycoll, in the order of their names."""
-    return {path.stem: path for path in sorted(_folder().glob("*.yaml"))}
+    return {path.stem: path for path in sorted(_folder().glob("*.yaml"), key=_natural)}
+
+
+def _natural(path: Path) -> list[str]:
+    """4 before 16"""
+    return [part.zfill(8) if part.isdecimal() else part for part in re.split(r"(\d+)", path.stem)]
 
 
 def _folder() -> Path:
@@ -39,6 +45,6 @@ def find(source: str | PathLike[str]) -> Path:
         return file
     if path.suffix.lower() in (".yaml", ".yml") or "/" in text:
         raise TopologyError(f"{text}: there is no such file (`pycoll topo list` prints the bundled names)")
-    near = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise TopologyError(f"there is no file and no bundled topology {text!r}{hint} (see `pycoll topo list`)")
