@@ -1,8 +1,10 @@
 #include "simulator/plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "core/error.h"
@@ -192,13 +194,36 @@ class Planner {
     std::vector<double> load(topology_.links.size());
     for (size_t pair = 0; pair < plan_.pairs.size(); ++pair)
       for (const Hop& hop : plan_.routes.of(pair)) load[at(hop.link)] += hop.share * plan_.routes.rate[pair];
+    std::vector<bool> limits(topology_.links.size());
+    std::unordered_set<uint64_t> seen;
+    const std::vector<uint64_t> patterns = usage_patterns();
+    for (size_t link = 0; link < topology_.links.size(); ++link)
+      limits[link] =
+          load[link] > topology_.links[link].bandwidth * kFull && seen.insert(patterns[link]).second;
     plan_.shared_begin.assign(1, 0);
     for (size_t pair = 0; pair < plan_.pairs.size(); ++pair) {
       for (const Hop& hop : plan_.routes.of(pair))
-        if (load[at(hop.link)] > topology_.links[at(hop.link)].bandwidth * kFull)
-          plan_.shared_hops.push_back(hop);
+        if (limits[at(hop.link)]) plan_.shared_hops.push_back(hop);
       plan_.shared_begin.push_back(plan_.shared_hops.size());
     }
+  }
+
+  // By link, a hash of the part of its bandwidth that each pair's bytes take. Links with equal hashes, such
+  // as those from a switch to all its parallel spines, are full at the same time, and one stands for all.
+  std::vector<uint64_t> usage_patterns() const {
+    std::vector<uint64_t> patterns(topology_.links.size());
+    for (size_t pair = 0; pair < plan_.pairs.size(); ++pair)
+      for (const Hop& hop : plan_.routes.of(pair)) {
+        const double part = hop.share / topology_.links[at(hop.link)].bandwidth;
+        patterns[at(hop.link)] += mix_bits(mix_bits(pair) ^ rounded_bits(part));
+      }
+    return patterns;
+  }
+
+  // But for the last digits, in which equal quotients may differ.
+  static uint64_t rounded_bits(double value) {
+    constexpr int kDropped = 16;
+    return (std::bit_cast<uint64_t>(value) + (uint64_t{1} << (kDropped - 1))) >> kDropped;
   }
 
   SimulationPlan& plan_;

@@ -59,8 +59,8 @@ struct SimulationPlan {
   std::vector<int32_t> first_receive;
 
   RouteTable routes;
-  // Of each pair the hops over links that all pairs at once could overload. Others limit nobody beyond what a
-  // pair's own route does.
+  // Of each pair the hops over links that all pairs at once could overload, one link for all that are full at
+  // the same time. Others limit nobody beyond what a pair's own route does.
   std::vector<size_t> shared_begin;
   std::vector<Hop> shared_hops;
 

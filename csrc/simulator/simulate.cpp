@@ -20,6 +20,9 @@ constexpr int32_t kNone = SimulationPlan::kNone;
 // Events whose times differ by less were to be at the same time, but for rounding.
 constexpr double kSameMoment = 1 + 1e-12;
 
+// Rates that differ by a smaller part differ by rounding.
+constexpr double kSameRate = 1e-13;
+
 class Run {
  public:
   Run(const SimulationPlan& plan, double size, const std::vector<double>& arrivals, FunctionRef<void()> poll)
@@ -76,6 +79,7 @@ class Run {
   struct Lane {
     int32_t next = kNone;  // step that is on its way, or is to start next
     bool busy = false;
+    bool leaving = false;  // nothing is on its way, but its share of the links is not given back yet
     uint32_t stamp = 0;
     double left = 0;  // bytes, at `since`
     double rate = 0;
@@ -196,19 +200,33 @@ class Run {
   void begin(int32_t pair) {
     Lane& lane = lanes_[at(pair)];
     lane.left = bytes_;
-    lane.rate = 0;
     lane.since = now_;
-    lane.link = lane.longest_link = kNone;
     lane.limited = lane.longest = 0;
+    if (lane.leaving) {  // the next bytes follow the last ones: for the links nothing has changed
+      lane.leaving = false;
+      expect_end(pair);
+      return;
+    }
+    lane.rate = 0;
+    lane.link = kNone;
     sharing_.add(pair);
+  }
+
+  void expect_end(int32_t pair) {
+    Lane& lane = lanes_[at(pair)];
+    events_.push(now_ + lane.left / lane.rate, EventKind::Sent, pair, ++lane.stamp);
   }
 
   // ---- Moving
 
   void settle() {
+    for (int32_t pair : leaving_)
+      if (std::exchange(lanes_[at(pair)].leaving, false)) sharing_.remove(pair);
+    leaving_.clear();
     for (const FairShare::Rate& change : sharing_.settle()) {
       Lane& lane = lanes_[at(change.pair)];
-      if (change.rate == lane.rate && change.link == lane.link) continue;
+      const bool same_rate = std::abs(change.rate - lane.rate) <= kSameRate * change.rate;
+      if (same_rate && change.link == lane.link) continue;
       advance(lane);
       if (change.link != lane.link) {
         if (lane.limited > lane.longest) {
@@ -218,9 +236,9 @@ class Run {
         lane.link = change.link;
         lane.limited = 0;
       }
-      if (change.rate == lane.rate) continue;
+      if (same_rate) continue;
       lane.rate = change.rate;
-      events_.push(now_ + lane.left / lane.rate, EventKind::Sent, change.pair, ++lane.stamp);
+      expect_end(change.pair);
     }
     if (!to_add_.empty()) begin_additions();
   }
@@ -237,7 +255,8 @@ class Run {
     const int32_t index = lane.next;
     if (!plan_.shared(pair).empty() && bytes_ > 0) {
       advance(lane);
-      sharing_.remove(pair);
+      lane.leaving = true;
+      leaving_.push_back(pair);
     }
     Trace& trace = trace_[at(index)];
     trace.sent = now_;
@@ -387,6 +406,7 @@ class Run {
   std::vector<Lane> lanes_;  // by pair
   std::vector<RankState> ranks_;
   std::vector<Candidate> candidates_;
+  std::vector<int32_t> leaving_;                  // pairs
   std::vector<std::vector<int32_t>> lanes_into_;  // rank -> pairs; only with arrivals
 
   bool adds_at_once_ = true;

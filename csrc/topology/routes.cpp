@@ -14,17 +14,10 @@ namespace {
 // Sums of latencies in another order differ in their last digits.
 constexpr double kSameLatency = 1 + 1e-12;
 
-uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 // In [0, 1). Of devices, not of ranks: a machine's routes stay when its ranks are reordered.
 double hash_to_unit(uint64_t seed, int from, int to) {
   const uint64_t pair = static_cast<uint64_t>(from) << 32 | static_cast<uint32_t>(to);
-  return static_cast<double>(mix(mix(seed) ^ pair) >> 11) * 0x1p-53;
+  return static_cast<double>(mix_bits(mix_bits(seed) ^ pair) >> 11) * 0x1p-53;
 }
 
 class RouteFinder {

@@ -35,6 +35,14 @@ struct RouteTable {
   }
 };
 
+// The finaliser of SplitMix64: every bit of the result depends on all bits of x.
+constexpr uint64_t mix_bits(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
 // `pairs`, of two different ranks each, are best in order of their sources: what a source sees is worked out
 // anew where it changes. TopologyError where there is no way.
 RouteTable find_routes(const Topology& topology, std::span<const std::pair<int, int>> pairs, Routing routing,
