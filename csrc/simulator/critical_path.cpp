@@ -1,11 +1,13 @@
 #include "simulator/critical_path.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pycoll {
 
 std::vector<CriticalStep> critical_path(const SimulationPlan& plan, const std::vector<Trace>& trace,
                                         int32_t last, bool stored, double time) {
+  constexpr double kRounding = 1e-12;
   constexpr int32_t kNone = SimulationPlan::kNone;
   const auto at = [](int32_t index) { return static_cast<size_t>(index); };
   std::vector<CriticalStep> path;
@@ -26,6 +28,7 @@ std::vector<CriticalStep> critical_path(const SimulationPlan& plan, const std::v
     if (stored) {
       row.latency = std::min(plan.routes.latency[at(pair)], time - seen.sent);
       row.addition = time - seen.sent - row.latency;
+      if (row.addition < kRounding * time) row.latency += std::exchange(row.addition, 0);
     }
     path.push_back(row);
 

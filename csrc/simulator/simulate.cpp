@@ -169,6 +169,7 @@ class Run {
   }
 
   void start(int32_t index, Cause cause) {
+    if (now_ == 0) cause = {};  // who starts at once has not waited
     trace_[at(index)] = {.start = now_, .cause = cause.step, .reason = cause.reason};
     RankState& src = source_of(index);
     RankState& dst = destination_of(index);
