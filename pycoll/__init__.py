@@ -31,6 +31,8 @@ _HOMES = {
     "build": "pycoll.schedule",
     "Simulation": "pycoll.simulation",
     "Topology": "pycoll.topology",
+    "Bound": "pycoll.bounds",
+    "bound": "pycoll.bounds",
     "Error": "pycoll.errors",
     "InvalidArgument": "pycoll.errors",
     "Mismatch": "pycoll.errors",
@@ -44,6 +46,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from pycoll.bootstrap import empty, init
+    from pycoll.bounds import Bound, bound
     from pycoll.communicator import Communicator, Work, premul_sum
     from pycoll.decisions import Decision, DecisionTable
     from pycoll.errors import (
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aborted",
+    "Bound",
     "Communicator",
     "Decision",
     "DecisionTable",
@@ -85,6 +89,7 @@ __all__ = [
     "__version__",
     "algorithm",
     "algorithms",
+    "bound",
     "build",
     "empty",
     "init",

@@ -296,8 +296,9 @@ def algorithm(
     """Enters a function in the registry, so that :func:`build` knows it by name.
 
     The function is called with those of the keyword arguments ``collective``, ``ranks``, ``pieces``,
-    ``root`` that it names, and with the parameters given to ``build``. It returns or yields rows (round,
-    src, dst, piece, reduce) in any order, or returns a Schedule. What it builds is verified at once.
+    ``root``, ``topology`` that it names, and with the parameters given to ``build``. It returns or yields
+    rows (round, src, dst, piece, reduce) in any order, or returns a Schedule. What it builds is verified at
+    once.
 
         @pycoll.algorithm(collectives=["broadcast"])
         def star(ranks, pieces, root):
@@ -336,6 +337,7 @@ def build(
     ranks: int,
     pieces: int | None = None,
     root: int = 0,
+    topology: AnyTopology | None = None,
     **params: object,
 ) -> Schedule:
     """The schedule of a registered algorithm.
@@ -343,7 +345,8 @@ def build(
     ``pieces`` is the number of parts that the buffer is cut in, by default the algorithm's own choice: any
     number for allreduce, reduce and broadcast; a multiple of ranks for reduce_scatter, all_gather, gather
     and scatter, and of ranks squared for all_to_all; 1 for barrier. ``root`` is for broadcast, reduce,
-    gather and scatter. ``params`` are the algorithm's own.
+    gather and scatter. ``topology`` is the machine, whose ranks are the schedule's, for the algorithms that
+    fit themselves to one; a user's function gets it if it names it. ``params`` are the algorithm's own.
 
     Raises InvalidArgument for arguments that do not fit, Unsupported when the algorithm does not do the
     collective or does not run on so many ranks, ScheduleError when a user's function builds a schedule that
@@ -353,11 +356,16 @@ def build(
     if pieces is not None and (pieces := integer("pieces", pieces)) < 1:
         raise InvalidArgument(f"algorithm {algorithm!r}: pieces must be at least 1, not {pieces}")
     if algorithm in _registered:
-        return _build_registered(_registered[algorithm], collective, ranks, pieces, root, params)
+        return _build_registered(_registered[algorithm], collective, ranks, pieces, root, topology, params)
     if algorithm not in _builtin:
         raise InvalidArgument(f"there is no algorithm {algorithm!r}; there are: {', '.join(algorithms())}")
     text = {name: param_text(value) for name, value in params.items()}
-    return Schedule(_core.build(algorithm, collective, ranks, pieces or 0, root, text))
+    machine = None if topology is None else _native(topology)
+    return Schedule(_core.build(algorithm, collective, ranks, pieces or 0, root, text, machine))
+
+
+def _native(topology: AnyTopology) -> _core.Topology:
+    return topology if isinstance(topology, _core.Topology) else topology.native
 
 
 def _build_registered(
@@ -366,6 +374,7 @@ def _build_registered(
     ranks: int,
     pieces: int | None,
     root: int,
+    topology: AnyTopology | None,
     params: dict[str, object],
 ) -> Schedule:
     name = entry.info.name
@@ -382,14 +391,14 @@ def _build_registered(
         pieces = multiple if default is None else integer("pieces", default)
     _core.check_collective(collective, ranks, pieces, root)
 
-    given = {"collective": collective, "ranks": ranks, "pieces": pieces, "root": root}
+    given = {"collective": collective, "ranks": ranks, "pieces": pieces, "root": root, "topology": topology}
     signature = inspect.signature(entry.function).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature):
         named = {parameter.name for parameter in signature}
         given = {key: value for key, value in given.items() if key in named}
         unknown = [key for key in params if key not in named]
         if unknown:
-            own = sorted(named - {"collective", "ranks", "pieces", "root"})
+            own = sorted(named - {"collective", "ranks", "pieces", "root", "topology"})
             takes = f"it takes {', '.join(own)}" if own else "it takes none"
             raise InvalidArgument(f"algorithm {name!r} has no parameter {unknown[0]!r}; {takes}")
     made = entry.function(**given, **params)

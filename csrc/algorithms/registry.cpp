@@ -4,6 +4,7 @@
 
 #include "algorithms/list.h"
 #include "core/error.h"
+#include "topology/topology.h"
 
 namespace pycoll {
 
@@ -61,6 +62,10 @@ Schedule build(std::string_view name, const BuildRequest& request) {
     throw Unsupported("algorithm '" + std::string(name) + "' does not run on " +
                       std::to_string(request.ranks) +
                       " ranks; it takes: " + std::string(algorithm.valid_ranks));
+  if (request.topology && request.topology->rank_count() != request.ranks)
+    throw InvalidArgument("algorithm '" + std::string(name) + "': the topology '" + request.topology->name +
+                          "' has " + std::to_string(request.topology->rank_count()) +
+                          " ranks, the schedule " + std::to_string(request.ranks));
   return algorithm.build(request);
 }
 

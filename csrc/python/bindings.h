@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "schedule/collective.h"
 #include "topology/routes.h"
 
 namespace pycoll {
@@ -15,7 +16,9 @@ void bind_probe(pybind11::module_& module);         // distance between processo
 void bind_reduce(pybind11::module_& module);        // the reduction kernels by themselves, for tests
 void bind_topology(pybind11::module_& module);      // machines as graphs, their routes
 void bind_simulator(pybind11::module_& module);     // schedules timed on topologies
+void bind_bound(pybind11::module_& module);         // the least time on a topology, packings of trees
 
-Routing parse_routing(std::string_view name);  // "spread" or "hash"; InvalidArgument
+CollectiveKind parse_kind(std::string_view name);  // "allreduce", ...; InvalidArgument
+Routing parse_routing(std::string_view name);      // "spread" or "hash"; InvalidArgument
 
 }  // namespace pycoll

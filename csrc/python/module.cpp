@@ -9,4 +9,5 @@ PYBIND11_MODULE(_core, module) {
   pycoll::bind_reduce(module);
   pycoll::bind_topology(module);
   pycoll::bind_simulator(module);
+  pycoll::bind_bound(module);
 }

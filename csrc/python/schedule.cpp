@@ -18,14 +18,6 @@ namespace pycoll {
 
 namespace {
 
-CollectiveKind parse_kind(std::string_view name) {
-  if (const auto kind = collective_from_name(name)) return *kind;
-  std::string known;
-  for (int kind = 0; kind <= static_cast<int>(CollectiveKind::Barrier); ++kind)
-    known += (kind ? ", " : "") + std::string(name_of(static_cast<CollectiveKind>(kind)));
-  throw InvalidArgument("there is no collective '" + std::string(name) + "'; there are: " + known);
-}
-
 // The layout of Transfer in NumPy's words, so that a schedule's transfers are seen without a copy.
 py::dtype transfer_dtype() {
   static_assert(std::is_standard_layout_v<Transfer> && sizeof(Action) == sizeof(bool));
@@ -87,6 +79,14 @@ py::dict describe(const Algorithm& algorithm) {
 
 }  // namespace
 
+CollectiveKind parse_kind(std::string_view name) {
+  if (const auto kind = collective_from_name(name)) return *kind;
+  std::string known;
+  for (int kind = 0; kind <= static_cast<int>(CollectiveKind::Barrier); ++kind)
+    known += (kind ? ", " : "") + std::string(name_of(static_cast<CollectiveKind>(kind)));
+  throw InvalidArgument("there is no collective '" + std::string(name) + "'; there are: " + known);
+}
+
 void bind_schedule(py::module_& module) {
   py::class_<ScheduleReport>(module, "ScheduleReport")
       .def_readonly("rounds", &ScheduleReport::rounds)
@@ -115,13 +115,13 @@ void bind_schedule(py::module_& module) {
   module.def(
       "build",
       [](std::string_view algorithm, std::string_view collective, int ranks, int pieces, int root,
-         std::map<std::string, std::string> params) {
-        const BuildRequest request{parse_kind(collective), ranks, pieces, root, std::move(params)};
+         std::map<std::string, std::string> params, const Topology* topology) {
+        const BuildRequest request{parse_kind(collective), ranks, pieces, root, std::move(params), topology};
         const py::gil_scoped_release unlocked;
         return std::make_shared<Schedule>(build(algorithm, request));
       },
       py::arg("algorithm"), py::arg("collective"), py::arg("ranks"), py::arg("pieces"), py::arg("root"),
-      py::arg("params"));
+      py::arg("params"), py::arg("topology") = nullptr);
   module.def("algorithms", [] {
     py::list infos;
     for (const Algorithm& algorithm : algorithms()) infos.append(describe(algorithm));

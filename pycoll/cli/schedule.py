@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -62,7 +62,7 @@ def _load_schedule(
 
     if name.endswith(".json") or "/" in name:
         return pycoll.Schedule.load(name)
-    own: dict[str, object] = {}
+    own: dict[str, Any] = {}
     for param in params or []:
         key, equals, value = param.partition("=")
         if not equals:
