@@ -356,6 +356,19 @@ class Topology:
                 parts.append([rank])
         return sorted(parts, key=len, reverse=True)
 
+    def _unreachable(self) -> tuple[int, int]:
+        """The first two ranks of which one does not reach the other."""
+        onward: list[list[int]] = [[] for _ in self.nodes]
+        for link in self.links:
+            onward[link.source].append(link.target)
+        reached = (self._reached(index, onward) for index in self.ranks)
+        return next(
+            (rank, other)
+            for rank, seen in enumerate(reached)
+            for other, index in enumerate(self.ranks)
+            if index not in seen
+        )
+
     def _passes(self, index: int) -> bool:
         """Whether transfers of others may pass through a node."""
         node = self.nodes[index]
@@ -377,10 +390,10 @@ class Topology:
         """Raises TopologyError, naming two of them, where some ranks cannot reach each other."""
         parts = self.parts()
         if len(parts) > 1:
-            first, second = (self.nodes[self.ranks[part[0]]].name for part in parts[:2])
+            first, second = (self.nodes[self.ranks[rank]].name for rank in self._unreachable())
             raise TopologyError(
                 f"topology {self.name!r} falls into {len(parts)} parts that do not all reach each other: no "
-                f"path from {first} to {second} and back; add a link, or leave one part out of ranks"
+                f"path from {first} to {second}; add a link, or leave one part out of ranks"
             )
 
     def bound(self, collective: str, size: float, root: int = 0) -> float:
