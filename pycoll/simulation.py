@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from pycoll import _core
 from pycoll._core import InvalidArgument
+from pycoll._simulation_text import bytes_text, explained, made_of, seconds_text, summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,8 +74,8 @@ class CriticalTransfer(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{_seconds(self.start)} .. {_seconds(self.end)}: round {self.round}, rank {self.src} -> rank "
-            f"{self.dst}, piece {self.piece}, over {self.link}; {_explained(self)}"
+            f"{seconds_text(self.start)} .. {seconds_text(self.end)}: round {self.round}, "
+            f"rank {self.src} -> rank {self.dst}, piece {self.piece}, over {self.link}; {explained(self)}"
         )
 
 
@@ -309,11 +310,11 @@ class Simulation:
     def __repr__(self) -> str:
         return (
             f"<Simulation of {self.schedule.algorithm!r} on {self.topology.name!r}: "
-            f"{_seconds(self.time)} for {_bytes(self.size)}>"
+            f"{seconds_text(self.time)} for {bytes_text(self.size)}>"
         )
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<14}{text}" for name, text in self._summary())
+        return "\n".join(f"{name:<14}{text}" for name, text in summary(self))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table
@@ -321,68 +322,14 @@ class Simulation:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         table.add_column()
-        for name, text in self._summary():
+        for name, text in summary(self):
             table.add_row(name, text)
         yield table
-
-    def _summary(self) -> list[tuple[str, str]]:
-        schedule = self.schedule
-        lines = [
-            (
-                "schedule",
-                f"{schedule.algorithm}: {schedule.collective}, {schedule.ranks} ranks, "
-                f"{schedule.pieces} pieces, {_bytes(self.size)} on {self.topology.name}"
-                + (f" (paths by hash, seed {self.seed})" if self.routing == "hash" else ""),
-            ),
-            (
-                "time",
-                f"{_seconds(self.time)}; algbw {self.algbw / 1e9:.4g} GB/s, "
-                f"busbw {self.busbw / 1e9:.4g} GB/s",
-            ),
-            ("made of", self.made_of),
-        ]
-        if self.time > 0 and len(self.rank_times) > 1:
-            first, last = int(np.argmin(self.rank_times)), int(np.argmax(self.rank_times))
-            lines.append(
-                (
-                    "ranks done",
-                    f"from {_seconds(float(self.rank_times[first]))} (rank {first}) to "
-                    f"{_seconds(float(self.rank_times[last]))} (rank {last})",
-                )
-            )
-        limits = [f"{name} {seconds / self.time:.1%}" for name, seconds in self.critical_links.items()]
-        if limits:
-            more = f", {len(limits) - 4} more" if len(limits) > 4 else ""
-            lines.append(("limited by", f"{', '.join(limits[:4])}{more} of the time"))
-        busiest = list(self.link_busy.items())[:4]
-        if busiest:
-            others = len(self.link_busy) - len(busiest)
-            lines.append(
-                (
-                    "busiest links",
-                    ", ".join(f"{name} {share:.1%}" for name, share in busiest)
-                    + (f" and {others} more" if others else ""),
-                )
-            )
-        path = self.critical_path
-        if path:
-            lines.append(("critical path", f"{len(path)} transfers; the last ones:"))
-            lines += [("", str(row)) for row in path[-3:]]
-        return lines
 
     @property
     def made_of(self) -> str:
         """The composition in words: "18 us overhead (0.5%), 3.889 ms bandwidth (99.5%)"."""
-        composition = self.composition
-        parts = [
-            ("waiting for ranks to come", composition.arrival),
-            ("overhead", composition.overhead),
-            ("bandwidth", composition.bandwidth),
-            ("latency", composition.latency),
-            ("addition", composition.addition),
-        ]
-        shown = [f"{_seconds(part)} {name} ({part / self.time:.1%})" for name, part in parts if part > 0]
-        return ", ".join(shown) or "nothing"
+        return made_of(self)
 
 
 def simulate(
@@ -434,32 +381,3 @@ def _native(topology: object) -> _core.Topology:
     if not isinstance(native, _core.Topology):
         raise InvalidArgument(f"topology must be a pycoll.Topology, not {type(topology).__name__}")
     return native
-
-
-def _explained(row: CriticalTransfer) -> str:
-    other = f"transfer {row.waited_for}"
-    return {
-        "nothing": "waited for nothing",
-        "arrival": "waited for its ranks to come",
-        "data": f"waited for data of {other}",
-        "reading": f"waited until {other} had left, which read the buffer that the data was to go to",
-        "turn": f"waited for its turn after {other}, of the same ranks",
-        "send port": f"waited for rank {row.src}'s send port, held by {other}",
-        "receive port": f"waited for rank {row.dst}'s receive port, held by {other}",
-        "send order": f"waited for {other} to start, which rank {row.src} sends first",
-        "receive order": f"waited for {other} to start, which rank {row.dst} receives first",
-    }[row.reason]
-
-
-def _seconds(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
-
-
-def _bytes(size: float) -> str:
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << shift:
-            return f"{size / (1 << shift):.4g} {unit}"
-    return f"{size:.4g} bytes"

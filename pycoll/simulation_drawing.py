@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pycoll._core import InvalidArgument, Unsupported
+from pycoll._simulation_text import bytes_text, seconds_text
 from pycoll.drawing import _colour_of_piece, _draw_colour_bar
-from pycoll.simulation import Simulation, _bytes, _seconds
+from pycoll.simulation import Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,8 +177,8 @@ def _dress(figure: Figure, axes: Axes, simulation: Simulation, unit: str, scale:
     for spine in ("top", "right", "left"):
         axes.spines[spine].set_visible(False)
     figure.suptitle(
-        f"{schedule.algorithm.replace('_', ' ')}: {schedule.collective}, {_bytes(simulation.size)} on "
-        f"{simulation.topology.name}\n{_seconds(simulation.time)}: {simulation.made_of}",
+        f"{schedule.algorithm.replace('_', ' ')}: {schedule.collective}, {bytes_text(simulation.size)} on "
+        f"{simulation.topology.name}\n{seconds_text(simulation.time)}: {simulation.made_of}",
         fontsize=10,
         x=0.01,
         horizontalalignment="left",
