@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pycoll.bench.units import format_size
+
 if TYPE_CHECKING:
     from pycoll.simulation import CriticalTransfer, Simulation
 
@@ -21,7 +23,7 @@ def summary(simulation: Simulation) -> list[tuple[str, str]]:
         (
             "schedule",
             f"{schedule.algorithm}: {schedule.collective}, {schedule.ranks} ranks, {schedule.pieces} pieces, "
-            f"{bytes_text(simulation.size)} on {simulation.topology.name}{hashed}",
+            f"{format_size(round(simulation.size))} on {simulation.topology.name}{hashed}",
         ),
         (
             "time",
@@ -94,11 +96,3 @@ def seconds_text(seconds: float) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.4g} {unit}"
     return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
-
-
-def bytes_text(size: float) -> str:
-    """ "64 MiB"."""
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << shift:
-            return f"{size / (1 << shift):.4g} {unit}"
-    return f"{size:.4g} bytes"

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from pycoll import _core
 from pycoll._core import InvalidArgument
-from pycoll._simulation_text import bytes_text, explained, made_of, seconds_text, summary
+from pycoll._simulation_text import explained, made_of, seconds_text, summary
+from pycoll.bench.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -310,7 +311,7 @@ class Simulation:
     def __repr__(self) -> str:
         return (
             f"<Simulation of {self.schedule.algorithm!r} on {self.topology.name!r}: "
-            f"{seconds_text(self.time)} for {bytes_text(self.size)}>"
+            f"{seconds_text(self.time)} for {format_size(round(self.size))}>"
         )
 
     def __str__(self) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pycoll._core import InvalidArgument, Unsupported
-from pycoll._simulation_text import bytes_text, seconds_text
+from pycoll._simulation_text import seconds_text
+from pycoll.bench.units import format_size
 from pycoll.drawing import _colour_of_piece, _draw_colour_bar
 from pycoll.simulation import Simulation
 
@@ -177,8 +178,8 @@ def _dress(figure: Figure, axes: Axes, simulation: Simulation, unit: str, scale:
     for spine in ("top", "right", "left"):
         axes.spines[spine].set_visible(False)
     figure.suptitle(
-        f"{schedule.algorithm.replace('_', ' ')}: {schedule.collective}, {bytes_text(simulation.size)} on "
-        f"{simulation.topology.name}\n{seconds_text(simulation.time)}: {simulation.made_of}",
+        f"{schedule.algorithm.replace('_', ' ')}: {schedule.collective}, "
+        f"{format_size(round(simulation.size))} on {simulation.topology.name}\n{seconds_text(simulation.time)}: {simulation.made_of}",
         fontsize=10,
         x=0.01,
         horizontalalignment="left",
