@@ -30,6 +30,7 @@ _HOMES = {
     "algorithms": "pycoll.schedule",
     "build": "pycoll.schedule",
     "Simulation": "pycoll.simulation",
+    "Selector": "pycoll.selector",
     "Topology": "pycoll.topology",
     "Bound": "pycoll.bounds",
     "bound": "pycoll.bounds",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from pycoll.launch import spawn
     from pycoll.profile import Profile
     from pycoll.schedule import Schedule, ScheduleReport, algorithm, algorithms, build
+    from pycoll.selector import Selector
     from pycoll.simulation import Simulation
     from pycoll.topology import Topology
 
@@ -80,6 +82,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "ScheduleReport",
+    "Selector",
     "Simulation",
     "Timeout",
     "Topology",

@@ -116,15 +116,17 @@ class Profile:
         """Writes the file whole or not at all: a job that starts meanwhile reads the old or the new one."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        document = {
+        part = target.with_name(f"{target.name}.{os.getpid()}.part")
+        part.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        part.replace(target)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
             "pycoll_profile": _VERSION,
             **{name: getattr(self, name) for name in ("made", "version", "ranks", "topology")},
             "machine": asdict(self.machine),
             "timings": [asdict(timing) for timing in self.timings],
         }
-        part = target.with_name(f"{target.name}.{os.getpid()}.part")
-        part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        part.replace(target)
 
     def require_here(self, ranks: int, name: str) -> None:
         """Raises InvalidArgument, naming both sides, unless it was made on this machine for so many ranks."""
@@ -154,15 +156,15 @@ class Profile:
             newer.machine, newer.ranks, (*kept, *newer.timings), newer.version, newer.made, newer.topology
         )
 
-    def sizes(self, collective: str, dtypes: str = "wide") -> list[int]:
+    def sizes_of(self, collective: str, dtypes: str = "") -> list[int]:
         return sorted({t.bytes for t in self._of(collective, dtypes)})
 
-    def at(self, collective: str, size: int, dtypes: str = "wide") -> list[Timing]:
+    def at(self, collective: str, size: int, dtypes: str = "") -> list[Timing]:
         """What was measured at a size, the best first: the fast path, unless another is clearly quicker."""
         rows = [t for t in self._of(collective, dtypes) if t.bytes == size]
         return sorted(rows, key=lambda t: t.relative * (1 - MARGIN if t.way == FAST_PATH else 1))
 
-    def time(self, collective: str, way: str, size: float, dtypes: str = "wide") -> float | None:
+    def time(self, collective: str, way: str, size: float, dtypes: str = "") -> float | None:
         """Seconds that a way takes by what was measured of it, between two sizes by a straight line; None
         where nothing was."""
         points = sorted((t.bytes, t.seconds) for t in self._of(collective, dtypes) if t.way == way)
@@ -184,7 +186,7 @@ class Profile:
         measured = {t.collective for t in self.timings if dtype_class(t.dtype) == dtypes}
         only = len({dtype_class(t.dtype) for t in self.timings}) == 1
         for collective in sorted(measured):
-            sizes = self.sizes(collective, dtypes)
+            sizes = self.sizes_of(collective, dtypes)
             edges = [0, *(math.ceil(math.sqrt(a * b)) for a, b in pairwise(sizes)), None]
             for size, begin, end in zip(sizes, edges[:-1], edges[1:], strict=True):
                 best, *others = self.at(collective, size, dtypes)
@@ -207,7 +209,7 @@ class Profile:
         """(alpha, beta) of a way near a size, by its times at the sizes around."""
         here = self.time(collective, way, size, dtypes) or 0.0
         beta = 0.0
-        sizes = self.sizes(collective, dtypes)
+        sizes = self.sizes_of(collective, dtypes)
         after = sizes[sizes.index(size) + 1 :][:1]
         before = sizes[: sizes.index(size)][-1:]
         ends = [*before, size, *after]
@@ -217,7 +219,11 @@ class Profile:
         return here - beta * size, beta
 
     def _of(self, collective: str, dtypes: str) -> list[Timing]:
-        return [t for t in self.timings if t.collective == collective and dtype_class(t.dtype) == dtypes]
+        return [
+            t
+            for t in self.timings
+            if t.collective == collective and (not dtypes or dtype_class(t.dtype) == dtypes)
+        ]
 
 
 def _reason(best: Timing, others: list[Timing]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from pycoll.cli import bench, doctor, schedule, topo
+from pycoll.cli import bench, doctor, explain, schedule, topo, tune
 from pycoll.cli._app import app, fail
 
 app.command()(bench.bench)
+app.command()(tune.tune)
+app.command()(explain.explain)
 app.command()(doctor.doctor)
 app.command("algorithms")(schedule.list_algorithms)
 app.add_typer(schedule.app, name="schedule")

@@ -216,7 +216,7 @@ def _bench_options(
     from pycoll.bench.units import format_size, parse_sizes
     from pycoll.bench.workload import COLLECTIVES
 
-    joined = _job_size()
+    joined = job_size()
     if joined is not None and ranks not in (None, joined):
         raise InvalidArgument(f"--ranks {ranks}: this job has {joined} ranks already; leave --ranks out")
     ranks = joined or ranks or min(max(usable_cpus(), 2), 8)
@@ -284,7 +284,7 @@ def _require_suitable(name: str, collectives: list[str], ranks: int) -> None:
         raise Unsupported(f"{name} does not run on {ranks} ranks; it takes: {info.valid_ranks}")
 
 
-def _job_size() -> int | None:
+def job_size() -> int | None:
     """The number of ranks of the job that this process was started in; None where it is not part of one."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return int(os.environ["WORLD_SIZE"])

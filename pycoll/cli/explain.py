@@ -1,0 +1,126 @@
+"""`pycoll explain`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from pycoll.selector import Selector
+
+
+def explain(
+    collective: Annotated[
+        str, typer.Argument(help="allreduce, reduce_scatter, all_gather, broadcast, ...", show_default=False)
+    ] = "",
+    size: Annotated[
+        str,
+        typer.Argument(help="Bytes of the larger of a rank's two buffers: 64KiB, 25MiB.", show_default=False),
+    ] = "",
+    collective_option: Annotated[
+        str, typer.Option("--collective", "-c", help="The same as the first argument.")
+    ] = "",
+    size_option: Annotated[str, typer.Option("--size", "-s", help="The same as the second argument.")] = "",
+    topology: Annotated[
+        str,
+        typer.Option(
+            "--topology", "-t", help="A topology file, or the name of a bundled one. Default: one host."
+        ),
+    ] = "",
+    ranks: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--ranks", "-n", min=1, help="With a topology: its first so many ranks only.", show_default=False
+        ),
+    ] = None,
+    profile: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--profile", "-p", help="What pycoll tune measured. Default: this machine's, if it was tuned."
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of the elements.")] = "float32",
+    root: Annotated[int, typer.Option(min=0, help="Root, for the collectives that have one.")] = 0,
+    slow: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--slow",
+            metavar="LINK=FACTOR",
+            help="With a topology: as if a link (a shell pattern over names such as 'tor0<->tor1') had "
+            "FACTOR of its bandwidth. May be repeated.",
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Only what always adds in one order.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say which algorithm runs for a collective and size, why, and what would change that.
+
+    A row a candidate: its predicted and (where tuned) measured time and the difference, how near it comes to
+    the least time that any algorithm could take, and the link that limits it. Pins (PYCOLL_ALGO) are obeyed.
+
+    Examples:
+
+        pycoll explain allreduce 25MiB --topology two_racks
+
+        pycoll explain allreduce 1MiB --topology dgx-h100 --slow 'gpu3<->*=0.5'
+
+        pycoll explain allreduce 64KiB --ranks 2
+    """
+    import os
+
+    from pycoll import InvalidArgument
+    from pycoll.bench.units import parse_size
+    from pycoll.bench.workload import COLLECTIVES
+
+    kind, bytes_text = collective_option or collective or "allreduce", size_option or size
+    if kind not in COLLECTIVES:
+        raise InvalidArgument(f"there is no collective {kind!r}; there are: {', '.join(COLLECTIVES)}")
+    if not bytes_text and kind != "barrier":
+        raise InvalidArgument("explain needs a size: pycoll explain allreduce 25MiB")
+    selector = _selector(
+        topology, ranks, profile, slow or [], deterministic, os.environ.get("PYCOLL_ALGO", "")
+    )
+    explanation = selector.explain(kind, parse_size(bytes_text or "0B"), dtype, root=root)
+    if as_json:
+        typer.echo(json.dumps(explanation.to_dict(), indent=1))
+        return
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    natural = Measurement.get(console, console.options.update(max_width=1000), explanation).maximum
+    Console(width=max(console.width, min(natural, 140))).print(explanation)
+
+
+def _selector(
+    topology: str, ranks: int | None, profile: Path | None, slow: list[str], deterministic: bool, pins: str
+) -> Selector:
+    from pycoll import InvalidArgument, Topology
+    from pycoll.bench.environment import usable_cpus
+    from pycoll.profile import Profile, for_group
+    from pycoll.selector import Selector
+
+    if not topology:
+        if slow:
+            raise InvalidArgument("--slow needs --topology: it names links of one")
+        measured = Profile.load(profile) if profile is not None else None
+        count = ranks or (measured.ranks if measured is not None else max(usable_cpus(), 2))
+        return Selector(None, measured or for_group(None, count), pins, deterministic, ranks=count)
+    machine = Topology.load(topology)
+    if ranks is not None:
+        machine = machine.first(ranks)
+    for each in slow:
+        pattern, equals, factor = each.rpartition("=")
+        try:
+            machine = machine.scaled(pattern, float(factor))
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InvalidArgument(f"--slow {each}: write LINK=FACTOR, such as 'tor0<->tor1=0.5'")
+    measured = Profile.load(profile) if profile is not None else None
+    return Selector(machine, measured, pins, deterministic)

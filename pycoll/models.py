@@ -1,0 +1,238 @@
+"""Where the selector's predictions come from: a topology and the simulator, or shared memory, calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pycoll import candidates
+from pycoll.explanation import Flip
+
+if TYPE_CHECKING:
+    from pycoll.calibration import Calibration
+    from pycoll.schedule import Schedule
+    from pycoll.topology import Topology
+
+
+class Prediction(NamedTuple):
+    seconds: float
+    binding: str | None = None  #: the link that limits it most
+    busy: float | None = None  #: the share of the time in which that link is busy
+    estimated: bool = False  #: too far behind to be worth a simulation
+
+
+class Limit(NamedTuple):
+    """The least time that any algorithm could take, and what sets it."""
+
+    seconds: float
+    binding: str
+
+
+class Model(Protocol):
+    """Predicts times of the ways to run a collective of `size` bytes (of the larger of a rank's buffers)."""
+
+    name: str
+
+    def time(self, way: str, collective: str, size: int, dtype: str, root: int) -> float | None: ...
+
+    def times(
+        self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
+    ) -> dict[str, Prediction]: ...
+
+    def best(self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int) -> str | None: ...
+
+    def bound(self, collective: str, size: int, root: int) -> Limit | None: ...
+
+    def flips(
+        self, way: str, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
+    ) -> Iterable[Flip]: ...
+
+    def notes(self) -> Iterable[str]: ...
+
+
+class FlatMemory:
+    """Ranks that share one host's memory, by what was measured there; nothing is known without."""
+
+    def __init__(self, ranks: int, calibration: Calibration | None) -> None:
+        self.name = "shared memory of one host"
+        self._calibration = calibration
+
+    def time(self, way: str, collective: str, size: int, dtype: str, root: int) -> float | None:
+        if self._calibration is None:
+            return None
+        return self._calibration.predict(collective, way, size, dtype)
+
+    def times(
+        self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
+    ) -> dict[str, Prediction]:
+        predicted = {way: self.time(way, collective, size, dtype, root) for way in ways}
+        return {way: Prediction(seconds) for way, seconds in predicted.items() if seconds is not None}
+
+    def best(self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int) -> str | None:
+        times = self.times(ways, collective, size, dtype, root)
+        # Without the fast path's own time there is nothing to beat it by.
+        if ways[0] not in times:
+            return None
+        return min(times, key=lambda way: times[way].seconds)
+
+    def bound(self, collective: str, size: int, root: int) -> Limit | None:
+        return None
+
+    def flips(
+        self, way: str, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
+    ) -> Iterable[Flip]:
+        return ()
+
+    def notes(self) -> Iterable[str]:
+        return ()
+
+
+class Network:
+    """A topology, by simulation. Candidates are first ranked by a closed-form estimate; the most promising
+    are simulated, as many as a budget of transfers allows."""
+
+    #: Transfers that may be simulated for one choice: about a second.
+    BUDGET = 150_000
+    #: Candidates that may be simulated, and how far behind the best estimate they may be.
+    MOST, FAR_BEHIND = 14, 4.0
+    #: Within so many times the best time the schedule of fewest transfers is chosen.
+    ALIKE = 1.01
+    #: By how much a link is slowed, and latencies grow, in search of what flips a choice.
+    SLOWER, LATER = (0.5, 0.25, 0.1), (0.25, 4.0, 10.0)
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.name = topology.name
+        self._ranks = len(topology.ranks)
+        self._simulated: dict[tuple[str, str, int, int], Prediction] = {}
+        outgoing: dict[int, float] = {}
+        for link in topology.links:
+            outgoing[link.source] = outgoing.get(link.source, 0.0) + link.bandwidth
+        devices = [topology.nodes[index] for index in topology.ranks]
+        self._bandwidth = median(outgoing.get(index, float("inf")) for index in topology.ranks)
+        self._alpha = 2 * median([link.latency for link in topology.links] or [0.0])
+        self._overhead = median(device.overhead for device in devices)
+
+    def time(self, way: str, collective: str, size: int, dtype: str, root: int) -> float | None:
+        return self._simulate(way, collective, size, root).seconds
+
+    def times(
+        self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
+    ) -> dict[str, Prediction]:
+        times = {way: self._estimate(way, collective, size, root) for way in ways}
+        for way in self._promising(times, collective, root):
+            times[way] = self._simulate(way, collective, size, root)
+        return times
+
+    def best(self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int) -> str | None:
+        times = self.times(ways, collective, size, dtype, root)
+        simulated = [way for way in ways if not times[way].estimated]
+        limit = self.ALIKE * min(times[way].seconds for way in simulated)
+        alike = [way for way in simulated if times[way].seconds <= limit]
+        return min(alike, key=lambda way: len(self._schedule(way, collective, root).transfers))
+
+    def _promising(self, estimates: dict[str, Prediction], collective: str, root: int) -> Iterator[str]:
+        ranked = sorted(estimates, key=lambda way: estimates[way].seconds)
+        limit = self.FAR_BEHIND * estimates[ranked[0]].seconds
+        left = self.BUDGET
+        families: set[str] = set()
+        for number, way in enumerate(ranked):
+            left -= len(self._schedule(way, collective, root).transfers)
+            family = way.partition("/")[0]
+            far = estimates[way].seconds > limit or number >= self.MOST
+            if number > 1 and (left < 0 or (far and family in families)):
+                continue
+            families.add(family)
+            yield way
+
+    def _schedule(self, way: str, collective: str, root: int) -> Schedule:
+        return candidates.schedule_of(way, collective, self._ranks, root, self.topology)
+
+    def _estimate(self, way: str, collective: str, size: int, root: int) -> Prediction:
+        """alpha a round, or the bytes through the busiest port: the time if nothing else made it wait."""
+        schedule = self._schedule(way, collective, root)
+        rounds, sent, _, _ = candidates.work_of(schedule)
+        piece = self._logical(collective, size) / schedule.pieces / self._bandwidth
+        chain = rounds * (self._alpha + self._overhead + piece)
+        port = sent * (self._overhead + piece) + self._alpha
+        return Prediction(max(chain, port), estimated=True)
+
+    def _simulate(self, way: str, collective: str, size: int, root: int) -> Prediction:
+        key = (way, collective, size, root)
+        if key not in self._simulated:
+            self._simulated[key] = self._simulate_on(self.topology, way, collective, size, root)
+        return self._simulated[key]
+
+    def _simulate_on(self, topology: Topology, way: str, collective: str, size: int, root: int) -> Prediction:
+        schedule = self._schedule(way, collective, root)
+        run = schedule.simulate(topology, self._logical(collective, size), verify=False)
+        return Prediction(run.time, run.binding_link, run.link_busy.get(run.binding_link or "", None))
+
+    def _logical(self, collective: str, size: int) -> int:
+        return size * self._ranks if collective == "all_to_all" else size
+
+    def bound(self, collective: str, size: int, root: int) -> Limit | None:
+        from pycoll.bounds import bound
+
+        found = bound(self.topology, collective, self._logical(collective, size), root)
+        if not found.parts:
+            return Limit(found.seconds, "latency")
+        return Limit(found.seconds, f"{found.partition} through {found.through}")
+
+    def flips(
+        self, way: str, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
+    ) -> Iterable[Flip]:
+        """The mildest change of the limiting link, and of all latencies, that makes another way quicker."""
+        near = self._close_rivals(way, ways, collective, size, root)
+        binding = self._simulate(way, collective, size, root).binding
+        if not near:
+            return
+        if binding is not None:
+            found = None
+            for factor in self.SLOWER:
+                slower = self.topology.scaled(binding, factor)
+                winner = self._winner(slower, [way, *near], collective, size, root)
+                if winner != way:
+                    found = f"{winner} is quicker"
+                    break
+            least = self.SLOWER[-1]
+            what = (
+                f"{binding} at {factor:g} of its bandwidth"
+                if found
+                else f"{binding} slower, down to {least:g}"
+            )
+            yield Flip(what, found or f"{way} stays the quickest of today's closest")
+        for factor in self.LATER:
+            links = tuple(replace(link, latency=link.latency * factor) for link in self.topology.links)
+            if not any(link.latency for link in links):
+                return
+            winner = self._winner(
+                replace(self.topology, links=links, text=None), [way, *near], collective, size, root
+            )
+            if winner != way:
+                yield Flip(f"all latencies {factor:g} times what they are", f"{winner} is quicker")
+
+    def _close_rivals(
+        self, way: str, ways: Sequence[str], collective: str, size: int, root: int
+    ) -> list[str]:
+        """The best way of each other algorithm, at most four."""
+        times = self.times(ways, collective, size, "float32", root)
+        own = way.partition("/")[0]
+        best: dict[str, str] = {}
+        for other in sorted(times, key=lambda name: times[name].seconds):
+            family = other.partition("/")[0]
+            if family != own and not times[other].estimated:
+                best.setdefault(family, other)
+        return list(best.values())[:4]
+
+    def _winner(self, topology: Topology, ways: list[str], collective: str, size: int, root: int) -> str:
+        times = {way: self._simulate_on(topology, way, collective, size, root).seconds for way in ways}
+        return min(ways, key=lambda way: times[way])
+
+    def notes(self) -> Iterable[str]:
+        yield (
+            "Predicted by simulation, flow by flow; 'about' marks a rough estimate of an algorithm that is "
+            "too far behind to be simulated."
+        )

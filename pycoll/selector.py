@@ -1,0 +1,298 @@
+"""The selector: which algorithm, with how many pieces, for which collective and size; and why.
+
+    s = pycoll.Selector(pycoll.Topology.load("two_racks"))
+    s.choose("allreduce", 2**20)            # -> Choice(way="ring/128", ...)
+    print(s.explain("allreduce", 2**20))    # the candidates, what limits each, what would flip the choice
+
+Candidates are the registered algorithms, each with a few numbers of pieces. What was measured beats what was
+simulated. A choice is a function of the selector's arguments alone, so all ranks that make it make the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pycoll import calibration, candidates
+from pycoll.decisions import FAST_PATH, Decision, DecisionTable, dtype_class
+from pycoll.errors import InvalidArgument
+from pycoll.explanation import Candidate, Choice, Explanation, Flip
+from pycoll.models import FlatMemory, Model, Network
+
+if TYPE_CHECKING:
+    from pycoll.profile import Profile
+    from pycoll.topology import Topology
+
+__all__ = ["Candidate", "Choice", "Explanation", "Flip", "Selector"]
+
+_REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
+#: Sizes over which a deterministic selector picks the one order that it keeps.
+_TABLE_SIZES = tuple(4**power for power in range(1, 16))
+_REFERENCE_SIZES = (1 << 12, 1 << 20, 1 << 26)
+
+
+class Selector:
+    """Chooses for one machine.
+
+    Args:
+        topology: where the ranks live. None: they share one host's memory.
+        measured: what `pycoll tune` measured there.
+        pins: PYCOLL_ALGO's text, or a table: what they cover is not chosen but obeyed.
+        deterministic: choose only what adds in an order that neither size, layout nor run changes, the same
+            order at every size.
+        ranks: how many, where neither topology nor profile says it.
+
+    Raises InvalidArgument where they do not go together.
+    """
+
+    def __init__(
+        self,
+        topology: Topology | None = None,
+        measured: Profile | None = None,
+        pins: str | DecisionTable | None = None,
+        deterministic: bool = False,
+        *,
+        ranks: int | None = None,
+    ) -> None:
+        counts = {
+            "the topology has": None if topology is None else len(topology.ranks),
+            "the profile is for": None if measured is None else measured.ranks,
+            "ranks is": ranks,
+        }
+        known = {what: count for what, count in counts.items() if count is not None}
+        if not known:
+            raise InvalidArgument("Selector: give a topology, a profile, or ranks=")
+        if len(set(known.values())) > 1:
+            said = ", ".join(f"{what} {count}" for what, count in known.items())
+            raise InvalidArgument(f"Selector: the numbers of ranks differ: {said}")
+        self.ranks = next(iter(known.values()))
+        self.topology = topology
+        self.measured = measured
+        self.deterministic = deterministic
+        if isinstance(pins, str):
+            from pycoll.pins import parse_pins
+
+            pins = parse_pins(pins, self.ranks)
+        self.pins = pins or DecisionTable()
+        fitted = None if measured is None else calibration.fit(measured)
+        self.model: Model = FlatMemory(self.ranks, fitted) if topology is None else Network(topology)
+        self._from_measured = DecisionTable() if measured is None else measured.decisions()
+        self._orders: dict[tuple[str, int], str] = {}
+        self._choices: dict[tuple[str, int, str, int], Choice] = {}
+
+    # Choosing
+
+    def choose(
+        self, collective: str, size: int, dtype: str = "float32", op: str = "sum", root: int = 0
+    ) -> Choice:
+        """What to run for `size` bytes (of the larger of a rank's two buffers).
+
+        `op` makes no difference today. Cached: asking again takes about a microsecond.
+        """
+        key = (collective, size, dtype_class(dtype), root)
+        known = self._choices.get(key)
+        if known is None:
+            known = self._choices[key] = self._choose(collective, size, dtype, root)
+        return known
+
+    def _choose(self, collective: str, size: int, dtype: str, root: int) -> Choice:
+        if size < 0:
+            raise InvalidArgument(f"choose: a size of {size} bytes is none")
+        pinned = self.pins.find(collective, size, dtype)
+        if pinned is not None:
+            return self._choice(
+                collective, pinned.way, size, dtype, root, "pin", f"pinned by {pinned.reason}"
+            )
+        if self.deterministic and collective in _REDUCTIONS:
+            way = self._fixed_order(collective, root)
+            reason = "deterministic: it adds in one order, whatever the size and the buffer's layout"
+            return self._choice(collective, way, size, dtype, root, "rule", reason)
+        row = self._from_measured.find(collective, size, dtype)
+        if row is not None:
+            reason = f"quickest of those measured here: {row.reason}"
+            return self._choice(collective, row.way, size, dtype, root, "measured", reason)
+        ways = candidates.ways(collective, self.ranks, self.topology)
+        best = self.model.best(ways, collective, size, dtype, root)
+        if best is None:  # ranks share memory, and nothing was measured
+            reason = "nothing was measured here yet; it needs one synchronisation where others need several"
+            return self._choice(collective, FAST_PATH, size, dtype, root, "rule", reason)
+        reason = "it is predicted to be the quickest"
+        return self._choice(collective, best, size, dtype, root, "modelled", reason)
+
+    def _choice(
+        self, collective: str, way: str, size: int, dtype: str, root: int, basis: str, reason: str
+    ) -> Choice:
+        schedule = None
+        if way.startswith("@"):
+            schedule = self.pins.schedules[way[1:]]
+        elif way != FAST_PATH:
+            schedule = candidates.schedule_of(way, collective, self.ranks, root, self.topology)
+        predicted = self.model.time(way, collective, size, dtype, root)
+        return Choice(way, schedule, predicted, self._time(collective, way, size, dtype), basis, reason)
+
+    def _time(self, collective: str, way: str, size: int, dtype: str) -> float | None:
+        if self.measured is None:
+            return None
+        return self.measured.time(collective, way, size, dtype_class(dtype))
+
+    def _fixed_order(self, collective: str, root: int) -> str:
+        """The way that is best over the reference sizes, of those whose order of additions never changes."""
+        if self.topology is None:
+            return FAST_PATH  # adds in rank order
+        if (collective, root) not in self._orders:
+            self._orders[collective, root] = self._best_fixed_order(collective, root)
+        return self._orders[collective, root]
+
+    def _best_fixed_order(self, collective: str, root: int) -> str:
+        alike = [
+            way
+            for way in candidates.ways(collective, self.ranks, self.topology)
+            if candidates.adds_alike_everywhere(
+                candidates.schedule_of(way, collective, self.ranks, root, self.topology)
+            )
+        ]
+        if not alike:
+            raise InvalidArgument(
+                f"no algorithm does {collective} of {self.ranks} ranks in an order that never changes"
+            )
+        scores = dict.fromkeys(alike, 1.0)
+        for size in _REFERENCE_SIZES:
+            times = self.model.times(alike, collective, size, "float32", root)
+            for way in alike:
+                scores[way] *= times[way].seconds
+        return min(alike, key=lambda way: scores[way])
+
+    def table(
+        self,
+        collectives: Iterable[str] = ("allreduce",),
+        sizes: Sequence[int] = _TABLE_SIZES,
+        dtypes: Iterable[str] = ("float32",),
+    ) -> DecisionTable:
+        """The choices at these sizes as a table that `Communicator.install` takes: each size's choice holds
+        half way (in factors) to its neighbours."""
+        rows: list[Decision] = []
+        schedules = dict(self.pins.schedules)
+        for collective in collectives:
+            for dtype in dtypes:
+                ordered = sorted(set(sizes))
+                edges = [0, *(int((a * b) ** 0.5) + 1 for a, b in pairwise(ordered))]
+                for size, begin, end in zip(ordered, edges, [*edges[1:], None], strict=True):
+                    choice = self.choose(collective, size, dtype)
+                    way = choice.way
+                    if self.topology is not None and choice.schedule is not None:
+                        name = f"{choice.algorithm}-{choice.schedule.hash:x}"
+                        way, schedules[name] = f"@{name}", choice.schedule
+                    basis = "rule" if choice.basis == "pin" else choice.basis
+                    seconds = choice.measured or choice.predicted or 0.0
+                    rows.append(
+                        Decision(
+                            collective,
+                            begin,
+                            end,
+                            way,
+                            "any" if dtypes == ("float32",) else dtype_class(dtype),
+                            basis,
+                            choice.reason,
+                            alpha=seconds,
+                        )
+                    )
+        return DecisionTable(rows, schedules).merged_with(self.pins)
+
+    # Explaining
+
+    def explain(
+        self, collective: str, size: int, dtype: str = "float32", op: str = "sum", root: int = 0
+    ) -> Explanation:
+        """All candidates for a size, and why one of them is chosen. Takes seconds for a large machine: it
+        looks for what would change the choice."""
+        choice = self.choose(collective, size, dtype, op, root)
+        ways = candidates.ways(collective, self.ranks, self.topology)
+        if choice.way not in ways:
+            ways.append(choice.way)
+        bound = self.model.bound(collective, size, root)
+        times = self.model.times(ways, collective, size, dtype, root)
+        rows = []
+        for way in ways:
+            prediction = times.get(way)
+            measured = self._time(collective, way, size, dtype)
+            time = measured if measured is not None else prediction and prediction.seconds
+            rows.append(
+                Candidate(
+                    way,
+                    prediction and prediction.seconds,
+                    measured,
+                    bound.seconds / time if bound is not None and time else None,
+                    prediction and prediction.binding,
+                    prediction and prediction.busy,
+                    bool(prediction and prediction.estimated),
+                )
+            )
+        unknown = [row.way for row in rows if row.time is None and row.way != choice.way]
+        kept = [row for row in rows if row.way not in unknown]
+        kept.sort(key=lambda row: (row.way != choice.way, row.time if row.time is not None else float("inf")))
+        return Explanation(
+            collective,
+            size,
+            self.ranks,
+            self.model.name,
+            choice,
+            tuple(kept),
+            bound.seconds if bound is not None else None,
+            bound.binding if bound is not None else "",
+            tuple(self._flips(choice, collective, size, dtype, root, [row.way for row in kept])),
+            tuple(self._notes(unknown)),
+        )
+
+    def _flips(
+        self, choice: Choice, collective: str, size: int, dtype: str, root: int, ways: list[str]
+    ) -> Iterable[Flip]:
+        if choice.basis in ("pin", "rule"):
+            if choice.basis == "rule" and self.measured is None and self.topology is None:
+                yield Flip("pycoll tune", "it measures all algorithms here, and groups use what it finds")
+            return
+        from pycoll.bench.units import format_size
+
+        for direction, word in ((-1, "below"), (1, "above")):
+            found = self._size_of_flip(choice, collective, size, dtype, root, direction)
+            if found is not None:
+                at, way = found
+                yield Flip(f"{word} about {format_size(at)}", f"{way} is quicker")
+        yield from self.model.flips(choice.way, ways, collective, size, dtype, root)
+
+    def _size_of_flip(
+        self, choice: Choice, collective: str, size: int, dtype: str, root: int, direction: int
+    ) -> tuple[int, str] | None:
+        """The nearest size, up to 256 times as small or large, at which another algorithm takes over."""
+        inside, step = size, 4
+        for _ in range(4):
+            outside = inside * step if direction > 0 else inside // step
+            if outside < 1:
+                return None
+            other = self.choose(collective, outside, dtype, "sum", root)
+            if other.algorithm != choice.algorithm:
+                break
+            inside = outside
+        else:
+            return None
+        way = other.way
+        for _ in range(4):  # halve the interval, in factors
+            middle = int((inside * outside) ** 0.5)
+            if middle in (inside, outside):
+                break
+            between = self.choose(collective, middle, dtype, "sum", root)
+            if between.algorithm == choice.algorithm:
+                inside = middle
+            else:
+                outside, way = middle, between.way
+        return outside, way
+
+    def _notes(self, unknown: list[str]) -> Iterable[str]:
+        if unknown:
+            yield f"Nothing is known of the time of {', '.join(unknown)}."
+        if self.topology is None and self.measured is not None:
+            yield (
+                f"Measured on {self.measured.machine}, {self.measured.made}. Predicted: the model that was "
+                "fitted to every other size of these measurements."
+            )
+        yield from self.model.notes()
