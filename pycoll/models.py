@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pycoll.calibration import Calibration
     from pycoll.schedule import Schedule
     from pycoll.topology import Topology
+
+
+_LONG = 100  # characters of a list of links that still help
 
 
 class Prediction(NamedTuple):
@@ -95,8 +98,8 @@ class Network:
 
     #: Transfers that may be simulated for one choice: about a second.
     BUDGET = 150_000
-    #: Candidates that may be simulated, and how far behind the best estimate they may be.
-    MOST, FAR_BEHIND = 14, 4.0
+    #: Estimates up to so many times the least are not trusted to be behind.
+    FAR_BEHIND = 4.0
     #: Within so many times the best time the schedule of fewest transfers is chosen.
     ALIKE = 1.01
     #: By how much a link is slowed, and latencies grow, in search of what flips a choice.
@@ -122,8 +125,16 @@ class Network:
         self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
     ) -> dict[str, Prediction]:
         times = {way: self._estimate(way, collective, size, root) for way in ways}
-        for way in self._promising(times, collective, root):
-            times[way] = self._simulate(way, collective, size, root)
+        ranked = sorted(ways, key=lambda way: times[way].seconds)
+        least = self.FAR_BEHIND * times[ranked[0]].seconds  # an estimate knows little of the network
+        best, left = float("inf"), self.BUDGET
+        for number, way in enumerate(ranked):
+            if times[way].seconds > max(least, best):
+                break
+            left -= len(self._schedule(way, collective, root).transfers)
+            if left >= 0 or number < 2:
+                times[way] = self._simulate(way, collective, size, root)
+                best = min(best, times[way].seconds)
         return times
 
     def best(self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int) -> str | None:
@@ -132,20 +143,6 @@ class Network:
         limit = self.ALIKE * min(times[way].seconds for way in simulated)
         alike = [way for way in simulated if times[way].seconds <= limit]
         return min(alike, key=lambda way: len(self._schedule(way, collective, root).transfers))
-
-    def _promising(self, estimates: dict[str, Prediction], collective: str, root: int) -> Iterator[str]:
-        ranked = sorted(estimates, key=lambda way: estimates[way].seconds)
-        limit = self.FAR_BEHIND * estimates[ranked[0]].seconds
-        left = self.BUDGET
-        families: set[str] = set()
-        for number, way in enumerate(ranked):
-            left -= len(self._schedule(way, collective, root).transfers)
-            family = way.partition("/")[0]
-            far = estimates[way].seconds > limit or number >= self.MOST
-            if number > 1 and (left < 0 or (far and family in families)):
-                continue
-            families.add(family)
-            yield way
 
     def _schedule(self, way: str, collective: str, root: int) -> Schedule:
         return candidates.schedule_of(way, collective, self._ranks, root, self.topology)
@@ -179,7 +176,8 @@ class Network:
         found = bound(self.topology, collective, self._logical(collective, size), root)
         if not found.parts:
             return Limit(found.seconds, "latency")
-        return Limit(found.seconds, f"{found.partition} through {found.through}")
+        through = found.through if len(found.through) <= _LONG else f"{len(found.binding)} links"
+        return Limit(found.seconds, f"{found.partition} through {through}")
 
     def flips(
         self, way: str, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
