@@ -252,3 +252,103 @@ def import_topology(
         typer.echo(json.dumps(_as_dict(topology), indent=1))
     else:
         typer.echo(topology.to_yaml(), nl=False)
+
+
+@app.command()
+def bound(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="FILE|NAME...", help="Topology files, or bundled names.")
+    ],
+    collective: Annotated[
+        str, typer.Option("--collective", "-c", help="allreduce, all_gather, ...")
+    ] = "allreduce",
+    size: Annotated[str, typer.Option("--size", "-s", help="Bytes of the buffer: 64KiB, 1GiB.")] = "1GiB",
+    root: Annotated[int, typer.Option(min=0, help="Root, for the collectives that have one.")] = 0,
+    first: _First = None,
+    best: Annotated[
+        bool,
+        typer.Option("--best/--no-best", help="Simulate the schedules that pycoll knows, and show the best."),
+    ] = True,
+    prove: Annotated[
+        bool, typer.Option("--prove/--no-prove", help="Look for a packing of trees that reaches the bound.")
+    ] = True,
+    as_json: _AsJson = False,
+) -> None:
+    """Print the least time that any algorithm could take on a machine, and what limits it.
+
+    **bound** is that time; **at** names the partition of the machine that binds, and the links between its
+    parts. **tight** says whether the figure is proved: a packing of spanning trees was found that takes no
+    longer. **best** is the quickest schedule that pycoll knows, and its **share** of the bound, simulated.
+
+    Examples:
+
+        pycoll topo bound two_racks
+
+        pycoll topo bound dgx-h100 dgx-a100 hgx-h100-128-rail --first 64 --size 1GiB
+    """
+    from pycoll.bench.units import parse_size
+
+    bytes_ = parse_size(size)
+    rows = [_bound_row(source, first, collective, bytes_, root, best, prove) for source in sources]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    else:
+        _print_bounds(rows, best)
+
+
+def _bound_row(
+    source: str, first: int | None, collective: str, size: int, root: int, best: bool, prove: bool
+) -> dict[str, Any]:
+    from pycoll.bounds import bound as bound_of
+
+    topology = load(source, first)
+    found = bound_of(topology, collective, size, root=root, prove=prove)
+    row: dict[str, Any] = {
+        "topology": source,
+        "ranks": len(topology.ranks),
+        "collective": collective,
+        "size": size,
+        "seconds": found.seconds,
+        "bandwidth_seconds": found.bandwidth_seconds,
+        "latency_seconds": found.latency_seconds,
+        "partition": found.partition,
+        "through": found.through,
+        "proved_tight": found.proved_tight if prove else None,
+    }
+    if best:
+        from pycoll.selector import Selector
+
+        choice = Selector(topology).choose(collective, size, root=root)
+        taken = choice.predicted
+        share = found.seconds / taken if taken else None
+        row |= {"best": choice.way, "best_seconds": taken, "share": share}
+    return row
+
+
+def _print_bounds(rows: list[dict[str, Any]], best: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from pycoll.bench.units import format_seconds, format_size
+
+    table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
+    table.title = f"{rows[0]['collective']} of {format_size(rows[0]['size'])}"
+    table.add_column("topology", style="bold", no_wrap=True)
+    for heading in ("ranks", "bound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("tight", no_wrap=True)
+    if best:
+        table.add_column("best", no_wrap=True)
+        table.add_column("takes", justify="right", no_wrap=True)
+        table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("at", overflow="fold")
+    verdict = {True: "proved", False: "open", None: ""}
+    for row in rows:
+        cells = [row["topology"], f"{row['ranks']:,}", format_seconds(row["seconds"])]
+        cells.append(verdict[row["proved_tight"]])
+        if best:
+            taken, share = row["best_seconds"], row["share"]
+            cells += [row["best"], format_seconds(taken) if taken else "", f"{share:.3f}" if share else ""]
+        at = f"{row['partition']} through {row['through']}" if row["partition"] else "latency alone"
+        table.add_row(*cells, at)
+    Console().print(table)

@@ -67,10 +67,7 @@ def summarize(topology: Topology) -> Summary:
         numbered.setdefault((re.sub(r"\d+", "#", node.name), node.kind, tiers[index]), []).append(index)
     order = sorted(numbered, key=lambda key: (-key[2], numbered[key][0]))
     groups = tuple(
-        Group(
-            group_name([topology.nodes[i].name for i in numbered[key]]), key[1], key[2], tuple(numbered[key])
-        )
-        for key in order
+        Group(names_of(topology, numbered[key]), key[1], key[2], tuple(numbered[key])) for key in order
     )
     group_of = [0] * len(topology.nodes)
     for number, group in enumerate(groups):
@@ -94,29 +91,6 @@ def tiers_of(topology: Topology) -> list[int]:
                 tiers[near] = tiers[at] + 1
                 queue.append(near)
     return [1 if tier < 0 else tier for tier in tiers]
-
-
-def group_name(names: list[str]) -> str:
-    """``h[0-3]`` for h0, h1, h2, h3; a number that is the same in all stands as it is."""
-    if len(names) == 1:
-        return names[0]
-    pieces = [re.split(r"(\d+)", name) for name in names]
-    text = ""
-    for column in zip(*pieces, strict=True):
-        values = list(dict.fromkeys(column))
-        text += values[0] if len(values) == 1 else f"[{_spans(sorted(int(value) for value in values))}]"
-    return text
-
-
-def _spans(numbers: list[int]) -> str:
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    texts = [f"{first}-{last}" if last > first else str(first) for first, last in spans]
-    return ",".join(texts if len(texts) <= 6 else [*texts[:5], "...", texts[-1]])
 
 
 _Key = tuple[int, int, str, float, float, bool]
@@ -231,9 +205,7 @@ def _oddities(topology: Topology, rows: list[tuple[Link, bool]]) -> list[str]:
 
 
 def names_of(topology: Topology, indices: Iterable[int]) -> str:
-    """Names of nodes, in groups."""
-    groups: dict[str, list[str]] = {}
-    for index in indices:
-        name = topology.nodes[index].name
-        groups.setdefault(re.sub(r"\d+", "#", name), []).append(name)
-    return ", ".join(group_name(names) for names in groups.values())
+    """Names of nodes in short: ``h[0-3], tor0``."""
+    from pycoll.bounds import compact
+
+    return compact(topology.nodes[index].name for index in indices)
