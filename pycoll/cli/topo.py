@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -349,6 +350,14 @@ def _print_bounds(rows: list[dict[str, Any]], best: bool) -> None:
         if best:
             taken, share = row["best_seconds"], row["share"]
             cells += [row["best"], format_seconds(taken) if taken else "", f"{share:.3f}" if share else ""]
-        at = f"{row['partition']} through {row['through']}" if row["partition"] else "latency alone"
+        at = (
+            f"{row['partition']} through {_in_short(row['through'])}" if row["partition"] else "latency alone"
+        )
         table.add_row(*cells, at)
     Console().print(table)
+
+
+def _in_short(links: str) -> str:
+    """The first few of many."""
+    found = re.split(r", (?![^\[]*\])", links)  # not the commas inside brackets
+    return links if len(found) <= 4 else f"{', '.join(found[:3])} and {len(found) - 3} more"

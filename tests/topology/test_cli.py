@@ -133,6 +133,19 @@ def test_import(topo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None: 
     assert len(json.loads(topo("import", SAMPLES / "pcie.txt", "--gpu", "l40s", "--json")[1])["ranks"]) == 8
 
 
+def test_bound(topo) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = topo("bound", "two_racks", "dgx-1v", "--no-best", "--size", "1MiB")
+    assert code == 0
+    assert "allreduce of 1 MiB" in out
+    assert re.search(r"^two_racks +8 +1[0-9.]+ ms +proved", out, re.MULTILINE)
+    row = json.loads(topo("bound", "two_racks", "--size", "1GiB", "--json")[1])[0]
+    assert row["seconds"] == pytest.approx(2 * 7 / 8 * 2**30 / 1.25e8, rel=1e-3)  # the ports' bound
+    assert row["proved_tight"] is True
+    assert row["through"] == "tor0->h[0-3], tor1->h[4-7]"
+    assert 0.9 < row["share"] <= 1
+    assert topo("bound", "two_racks", "--collective", "nonsense")[0] == 2
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
