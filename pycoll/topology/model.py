@@ -94,6 +94,13 @@ class Topology:
         object.__setattr__(self, "links", _named(links, self.nodes))
         self._check_ranks()
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # of thousands of links, where a cache asks at every look-up
+        return hash((self.name, self.nodes, self.links, self.ranks))
+
     def _check_ranks(self) -> None:
         if not self.ranks:
             raise TopologyError(f"topology {self.name!r} has no ranks")
