@@ -9,22 +9,15 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from pycoll.errors import Unsupported
+from pycoll.topology.canvas import Canvas, Point, Sort
 from pycoll.topology.model import Topology
 from pycoll.topology.summary import paired, summarize, tiers_of
-from pycoll.topology.units import format_bandwidth, format_time
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["draw_topology"]
 
-Point = tuple[float, float]
-Sort = tuple[str, float, float]  # kind, bandwidth, latency
-
-# Okabe and Ito's palette, told apart with any colour vision.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#999999")
-_DEVICE, _SWITCH, _EDGE = "#FFFFFF", "#E4E8EC", "#30363C"
 _MOST_NODES = 110  # of more, groups are drawn in place of nodes
 
 
@@ -46,91 +39,6 @@ def draw_topology(topology: Topology, path: str | PathLike[str] | None = None, *
     if path is not None:
         picture.savefig(path, dpi=dpi)
     return picture
-
-
-class _Canvas:
-    """Axes without axes, in inches, with a title, nodes, links and a legend of the sorts of links."""
-
-    def __init__(self, topology: Topology, figure: type[Figure], width: float, height: float) -> None:
-        sorts = Counter((link.kind, link.bandwidth, link.latency) for link in topology.links)
-        ordered = sorted(sorts, key=lambda sort: -sort[1])
-        self.colours = {sort: _PALETTE[index % len(_PALETTE)] for index, sort in enumerate(ordered)}
-        legend = 0.26 * len(ordered) + 0.15
-        self.width, self.height = max(width, 5.5), height + legend + 0.75
-        self.left = (self.width - width) / 2
-        self.bottom = legend
-        self.figure = figure(figsize=(self.width, self.height), facecolor="white")
-        self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
-        self.axes.set_xlim(0, self.width)
-        self.axes.set_ylim(0, self.height)
-        self.axes.axis("off")
-        self.axes.text(
-            0.25, self.height - 0.3, topology.name, fontsize=13, fontweight="bold", va="center", color=_EDGE
-        )
-        for row, (kind, bandwidth, latency) in enumerate(ordered):
-            y = legend - 0.1 - 0.26 * row
-            colour = self.colours[kind, bandwidth, latency]
-            self.axes.plot([0.25, 0.75], [y, y], color=colour, linewidth=self.thickness(bandwidth))
-            text = f"{format_bandwidth(bandwidth)} each way, {format_time(latency)}"
-            self.axes.text(0.9, y, f"{kind}: {text}" if kind else text, fontsize=9, va="center", color=_EDGE)
-
-    def at(self, point: Point) -> Point:
-        return self.left + point[0], self.bottom + point[1]
-
-    def thickness(self, bandwidth: float) -> float:
-        """In the logarithm of the bandwidth, over the range that the picture has."""
-        rates = [sort[1] for sort in self.colours]
-        low, high = math.log(min(rates)), math.log(max(rates))
-        return 1.4 if high == low else 0.9 + 1.6 * (math.log(bandwidth) - low) / (high - low)
-
-    def link(self, a: Point, b: Point, sort: Sort, bend: float = 0.0, *, offset: float = 0.0) -> None:
-        """A line, or an arc that leaves the straight way by ``bend`` of its length."""
-        from matplotlib.patches import FancyArrowPatch
-
-        (ax, ay), (bx, by) = self.at(a), self.at(b)
-        length = math.hypot(bx - ax, by - ay) or 1.0
-        shift = (-(by - ay) / length * offset, (bx - ax) / length * offset)
-        self.axes.add_patch(
-            FancyArrowPatch(
-                (ax + shift[0], ay + shift[1]),
-                (bx + shift[0], by + shift[1]),
-                arrowstyle="-",
-                connectionstyle=f"arc3,rad={bend}",
-                color=self.colours[sort],
-                linewidth=self.thickness(sort[1]),
-                alpha=0.8,
-                shrinkA=0,
-                shrinkB=0,
-                zorder=1,
-            )
-        )
-
-    def note(self, a: Point, b: Point, text: str) -> None:
-        """A word on the middle of a line."""
-        (ax, ay), (bx, by) = self.at(a), self.at(b)
-        box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
-        self.axes.text(
-            (ax + bx) / 2, (ay + by) / 2, text, fontsize=8, ha="center", va="center", color=_EDGE, bbox=box
-        )
-
-    def node(self, point: Point, label: str, kind: str, size: Point, font: float) -> None:
-        from matplotlib.patches import FancyBboxPatch
-
-        x, y = self.at(point)
-        rounding = min(size) * (0.45 if kind == "device" else 0.12)
-        self.axes.add_patch(
-            FancyBboxPatch(
-                (x - size[0] / 2 + rounding, y - size[1] / 2 + rounding),
-                size[0] - 2 * rounding,
-                size[1] - 2 * rounding,
-                boxstyle=f"round,pad={rounding},rounding_size={rounding}",
-                facecolor=_DEVICE if kind == "device" else _SWITCH,
-                edgecolor=_EDGE,
-                linewidth=1.1,
-                zorder=2,
-            )
-        )
-        self.axes.text(x, y, label, fontsize=font, ha="center", va="center", color=_EDGE, zorder=3)
 
 
 def _short(name: str) -> str:
@@ -191,7 +99,7 @@ def _tiers(topology: Topology, figure: type[Figure]) -> Figure:
     y = {index: base + step * (row if row >= 0 else -1) for row, members in rows.items() for index in members}
     where = {index: (x[index] - left + margin, y[index]) for index in x}
     width = max(x.values()) - left + 2 * margin
-    canvas = _Canvas(topology, figure, width, base + step * top + 0.2)
+    canvas = Canvas(topology, figure, width, base + step * top + 0.2)
     for (a, b, sort), count in _links_of(topology).items():
         _tier_link(canvas, where, tiers, (a, b), sort, count)
     crowded = max(len(members) for members in rows.values()) > 24
@@ -261,7 +169,7 @@ def _place(
 
 
 def _tier_link(
-    canvas: _Canvas,
+    canvas: Canvas,
     where: dict[int, Point],
     tiers: list[int],
     ends: tuple[int, int],
@@ -300,7 +208,7 @@ def _circle(topology: Topology, figure: type[Figure]) -> Figure:
         )
         for index, place in order.items()
     }
-    canvas = _Canvas(topology, figure, 2 * radius + 1.2, 2 * radius + 1.0)
+    canvas = Canvas(topology, figure, 2 * radius + 1.2, 2 * radius + 1.0)
     for (a, b, sort), links in _links_of(topology).items():
         for number in range(min(links, 4)):
             canvas.link(where[a], where[b], sort, offset=0.05 * (number - (min(links, 4) - 1) / 2))
@@ -312,7 +220,7 @@ def _without_rank(topology: Topology) -> list[int]:
     return [index for index in range(len(topology.nodes)) if index not in set(topology.ranks)]
 
 
-def _devices(canvas: _Canvas, topology: Topology, where: dict[int, Point], size: Point) -> None:
+def _devices(canvas: Canvas, topology: Topology, where: dict[int, Point], size: Point) -> None:
     live = {index: rank for rank, index in enumerate(topology.ranks)}
     for index, node in enumerate(topology.nodes):
         numbers = ".".join(re.findall(r"\d+", node.name))
@@ -353,7 +261,7 @@ def _torus(topology: Topology, grid: dict[int, tuple[int, ...]], figure: type[Fi
     where = {index: position(place) for index, place in grid.items()}
     width = max(point[0] for point in where.values()) + 0.9
     height = max(point[1] for point in where.values()) + 0.7
-    canvas = _Canvas(topology, figure, width, height)
+    canvas = Canvas(topology, figure, width, height)
     for (a, b, sort), _ in _links_of(topology).items():
         axis = next(axis for axis in range(depth) if grid[a][axis] != grid[b][axis])
         around = abs(grid[a][axis] - grid[b][axis]) > 1
@@ -409,7 +317,7 @@ def _groups(topology: Topology, figure: type[Figure]) -> Figure:
         for index in row:
             where[index] = (cursor + size(index) / 2, 0.5 + 1.35 * tier)
             cursor += size(index) + gap
-    canvas = _Canvas(topology, figure, width, 1.35 * max(rows) + 1.0)
+    canvas = Canvas(topology, figure, width, 1.35 * max(rows) + 1.0)
     for links in summary.links:
         sort = (links.kind, links.bandwidth, links.latency)
         a, b = where[links.lower], where[links.upper]

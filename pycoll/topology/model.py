@@ -1,65 +1,32 @@
 """A machine as a graph: devices that ranks live on, switches that only forward, directed links between them.
 
-t = pycoll.Topology.load("topologies/two_racks.yaml")
-t.bound("allreduce", 2**30)                # the least seconds that any algorithm could take
-t.scaled("tor0->tor1", 0.5)                # the same machine with a slower link
+    t = pycoll.Topology.load("two_racks")
+    t.bound("allreduce", 2**30)                # the least seconds that any algorithm could take
+    t.scaled("tor0->tor1", 0.5)                # the same machine with a slower link
+
+docs/topology.md shows the file that one is loaded from.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pycoll import _core
 from pycoll.errors import InvalidArgument, TopologyError
+from pycoll.topology import reach
+from pycoll.topology.graph import Link, Node, check_link, check_node, named
 from pycoll.topology.units import parse_bandwidth, parse_time
 
 __all__ = ["Link", "Node", "Topology"]
-
-
-@dataclass(frozen=True)
-class Node:
-    """A device, which ranks may live on, or a switch, which only forwards.
-
-    Of devices only: ``ports`` is the number of transfers that it sends (and receives) at once, 0 for as many
-    as it has peers; ``overhead`` the seconds that a transfer holds a port beyond the time of its bytes;
-    ``copy_rate`` and ``reduce_rate`` the bytes/s that it copies or adds into a buffer; ``forwards`` whether
-    the transfers of others may pass through it, as through the router of a torus.
-    """
-
-    name: str
-    kind: Literal["device", "switch"] = "device"
-    ports: int = 0
-    overhead: float = 0.0
-    copy_rate: float = math.inf
-    reduce_rate: float = math.inf
-    forwards: bool = False
-
-
-@dataclass(frozen=True)
-class Link:
-    """One direction of a link, from node index ``source`` to node index ``target``.
-
-    ``bandwidth`` is in bytes/s, ``latency`` in seconds. ``kind`` is what sort of link it is ("NVLink4"), for
-    people. ``name`` is the topology's to give: ``"tor0->tor1"``, with ``#0``, ``#1``, ... where several run
-    in parallel.
-    """
-
-    source: int
-    target: int
-    bandwidth: float
-    latency: float = 0.0
-    kind: str = ""
-    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,15 +50,15 @@ class Topology:
         object.__setattr__(self, "nodes", tuple(self.nodes))
         object.__setattr__(self, "ranks", tuple(self.ranks))
         for node in self.nodes:
-            _check_node(node)
+            check_node(node)
         taken = Counter(node.name for node in self.nodes)
         for name, count in taken.items():
             if count > 1:
                 raise TopologyError(f"{count} nodes are called {name!r}; names must differ")
         links = tuple(self.links)
         for link in links:
-            _check_link(link, self.nodes)
-        object.__setattr__(self, "links", _named(links, self.nodes))
+            check_link(link, self.nodes)
+        object.__setattr__(self, "links", named(links, self.nodes))
         self._check_ranks()
 
     def __hash__(self) -> int:
@@ -224,8 +191,8 @@ class Topology:
         if ranks >= len(self.ranks):
             return self
         gone = set(self.ranks[ranks:])
-        before = self._distances(set(self.ranks))
-        after = self._distances(set(self.ranks[:ranks]), gone)
+        before = reach.distances(len(self.nodes), self.links, set(self.ranks))
+        after = reach.distances(len(self.nodes), self.links, set(self.ranks[:ranks]), gone)
         kept = {
             index
             for index, node in enumerate(self.nodes)
@@ -308,24 +275,6 @@ class Topology:
         ranks = tuple(moved[index] for index in self.ranks if index in moved)
         return replace(self, name=name, nodes=nodes, links=links, ranks=ranks, text=None)
 
-    def _distances(self, starts: set[int], gone: set[int] | None = None) -> list[float]:
-        """Links from each node to the nearest of ``starts``, on a way that avoids the nodes that are gone."""
-        neighbours: list[set[int]] = [set() for _ in self.nodes]
-        for link in self.links:
-            neighbours[link.source].add(link.target)
-            neighbours[link.target].add(link.source)
-        distances = [math.inf] * len(self.nodes)
-        queue = deque(starts)
-        for start in starts:
-            distances[start] = 0
-        while queue:
-            at = queue.popleft()
-            for near in neighbours[at]:
-                if math.isinf(distances[near]) and near not in (gone or ()):
-                    distances[near] = distances[at] + 1
-                    queue.append(near)
-        return distances
-
     # ---- questions
 
     def index(self, name: str) -> int:
@@ -340,64 +289,16 @@ class Topology:
 
         A transfer passes through switches and through devices that forward, through no others.
         """
-        onward: list[list[int]] = [[] for _ in self.nodes]
-        backward: list[list[int]] = [[] for _ in self.nodes]
-        for link in self.links:
-            onward[link.source].append(link.target)
-            backward[link.target].append(link.source)
-        everyone = list(range(len(self.ranks)))
-        # Nearly always some switch reaches all ranks and is reached by all: then so does every rank.
-        hub = max(range(len(self.nodes)), key=lambda index: (self._passes(index), len(onward[index])))
-        if self._passes(hub) and set(self.ranks) <= self._reached(hub, onward) & self._reached(hub, backward):
-            return [everyone]
-
-        reached = [self._reached(index, onward) for index in self.ranks]
-        parts: list[list[int]] = []
-        for rank in everyone:
-            for part in parts:
-                here = self.ranks[rank]
-                if all(self.ranks[near] in reached[rank] and here in reached[near] for near in part):
-                    part.append(rank)
-                    break
-            else:
-                parts.append([rank])
-        return sorted(parts, key=len, reverse=True)
-
-    def _unreachable(self) -> tuple[int, int]:
-        """The first two ranks of which one does not reach the other."""
-        onward: list[list[int]] = [[] for _ in self.nodes]
-        for link in self.links:
-            onward[link.source].append(link.target)
-        reached = (self._reached(index, onward) for index in self.ranks)
-        return next(
-            (rank, other)
-            for rank, seen in enumerate(reached)
-            for other, index in enumerate(self.ranks)
-            if index not in seen
-        )
-
-    def _passes(self, index: int) -> bool:
-        """Whether transfers of others may pass through a node."""
-        node = self.nodes[index]
-        return node.kind == "switch" or node.forwards
-
-    def _reached(self, start: int, onward: list[list[int]]) -> set[int]:
-        seen, queue = {start}, deque([start])
-        while queue:
-            at = queue.popleft()
-            if at != start and not self._passes(at):
-                continue
-            for target in onward[at]:
-                if target not in seen:
-                    seen.add(target)
-                    queue.append(target)
-        return seen
+        return reach.parts(self.nodes, self.links, self.ranks)
 
     def check(self) -> None:
         """Raises TopologyError, naming two of them, where some ranks cannot reach each other."""
         parts = self.parts()
         if len(parts) > 1:
-            first, second = (self.nodes[self.ranks[rank]].name for rank in self._unreachable())
+            first, second = (
+                self.nodes[self.ranks[rank]].name
+                for rank in reach.unreachable(self.nodes, self.links, self.ranks)
+            )
             raise TopologyError(
                 f"topology {self.name!r} falls into {len(parts)} parts that do not all reach each other: no "
                 f"path from {first} to {second}; add a link, or leave one part out of ranks"
@@ -409,8 +310,9 @@ class Topology:
         ``size`` is the bytes of the logical buffer. :func:`pycoll.bounds.bound` says also which part of the
         machine binds, and whether the figure is proved tight.
         """
-        bounds = import_module("pycoll.bounds")
-        return float(bounds.bound(self, collective, size, root=root).seconds)
+        from pycoll.bounds import bound
+
+        return float(bound(self, collective, size, root=root).seconds)
 
     def draw(self, path: str | PathLike[str] | None = None, *, dpi: int = 150) -> Any:
         """Draws the machine: switches in tiers over their devices, or devices on the grid of a torus.
@@ -428,48 +330,6 @@ class Topology:
             f"{self.name}: {len(self.ranks)} ranks, {len(self.nodes) - switches} devices, "
             f"{switches} switches, {len(self.links)} directed links"
         )
-
-
-def _check_node(node: Node) -> None:
-    if not node.name or any(character in node.name for character in " \t\n#>[]{}*?,"):
-        raise TopologyError(f"{node.name!r} cannot be a node's name: letters, digits, and . _ - : / only")
-    if node.kind not in ("device", "switch"):
-        raise TopologyError(f"node {node.name}: kind is device or switch, not {node.kind!r}")
-    if node.ports < 0:
-        raise TopologyError(f"node {node.name}: ports must be 0 (no limit) or more, not {node.ports}")
-    if not (node.overhead >= 0 and math.isfinite(node.overhead)):
-        raise TopologyError(f"node {node.name}: overhead must be 0 seconds or more, not {node.overhead}")
-    for what, rate in (("copy", node.copy_rate), ("reduce", node.reduce_rate)):
-        if not rate > 0:
-            raise TopologyError(f"node {node.name}: its {what} rate must be positive, not {rate}")
-
-
-def _check_link(link: Link, nodes: Sequence[Node]) -> None:
-    for end in (link.source, link.target):
-        if not 0 <= end < len(nodes):
-            raise TopologyError(f"a link ends at node {end}, but there are {len(nodes)} nodes")
-    name = f"{nodes[link.source].name}->{nodes[link.target].name}"
-    if link.source == link.target:
-        raise TopologyError(f"link {name} goes from a node to itself")
-    if not (link.bandwidth > 0 and math.isfinite(link.bandwidth)):
-        raise TopologyError(f"link {name}: bandwidth must be positive and finite, not {link.bandwidth}")
-    if not (link.latency >= 0 and math.isfinite(link.latency)):
-        raise TopologyError(f"link {name}: latency must be 0 seconds or more, not {link.latency}")
-
-
-def _named(links: tuple[Link, ...], nodes: Sequence[Node]) -> tuple[Link, ...]:
-    """Names are a function of the ends and of the order among parallel links, so that files need none."""
-    several = Counter((link.source, link.target) for link in links)
-    number: Counter[tuple[int, int]] = Counter()
-    named = []
-    for link in links:
-        ends = (link.source, link.target)
-        name = f"{nodes[link.source].name}->{nodes[link.target].name}"
-        if several[ends] > 1:
-            name += f"#{number[ends]}"
-            number[ends] += 1
-        named.append(link if link.name == name else replace(link, name=name))
-    return tuple(named)
 
 
 def _bandwidth(value: float | str) -> float:

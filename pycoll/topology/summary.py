@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pycoll.topology.model import Link, Topology
+from pycoll.topology.reach import distances
 
 __all__ = ["Findings", "Group", "GroupLinks", "Summary", "examine", "summarize"]
 
@@ -78,19 +80,9 @@ def summarize(topology: Topology) -> Summary:
 
 def tiers_of(topology: Topology) -> list[int]:
     """Links from each node to the nearest device; devices are in tier 0, nodes that reach none in tier 1."""
-    neighbours: list[set[int]] = [set() for _ in topology.nodes]
-    for link in topology.links:
-        neighbours[link.source].add(link.target)
-        neighbours[link.target].add(link.source)
-    tiers = [0 if node.kind == "device" else -1 for node in topology.nodes]
-    queue = deque(index for index, tier in enumerate(tiers) if tier == 0)
-    while queue:
-        at = queue.popleft()
-        for near in neighbours[at]:
-            if tiers[near] < 0:
-                tiers[near] = tiers[at] + 1
-                queue.append(near)
-    return [1 if tier < 0 else tier for tier in tiers]
+    devices = [index for index, node in enumerate(topology.nodes) if node.kind == "device"]
+    found = distances(len(topology.nodes), topology.links, devices)
+    return [1 if math.isinf(distance) else int(distance) for distance in found]
 
 
 _Key = tuple[int, int, str, float, float, bool]
