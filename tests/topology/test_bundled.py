@@ -109,3 +109,14 @@ def test_names_are_forgiving_and_misses_suggest() -> None:
         find("nowhere/machine.yaml")
     with pytest.raises(TopologyError, match="is a folder"):
         find(Path(__file__).parent)
+
+
+def test_an_installed_package_finds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site-packages" / "pycoll"
+    (installed / "topology").mkdir(parents=True)
+    (installed / "topologies").mkdir()
+    (installed / "topologies" / "mine.yaml").write_text(Topology.load("two_racks").to_yaml())
+    monkeypatch.setattr("pycoll.topology.bundled.__file__", str(installed / "topology" / "bundled.py"))
+    monkeypatch.setattr("pycoll.__path__", [str(installed)])
+    assert list(bundled()) == ["mine"]
+    assert find("mine") == installed / "topologies" / "mine.yaml"
