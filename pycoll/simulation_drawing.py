@@ -177,13 +177,10 @@ def _dress(figure: Figure, axes: Axes, simulation: Simulation, unit: str, scale:
         axes.plot(seconds * scale, rank, marker=">", color="#333333", markersize=6, zorder=4, clip_on=False)
     for spine in ("top", "right", "left"):
         axes.spines[spine].set_visible(False)
-    figure.suptitle(
-        f"{schedule.algorithm.replace('_', ' ')}: {schedule.collective}, "
-        f"{format_size(round(simulation.size))} on {simulation.topology.name}\n{seconds_text(simulation.time)}: {simulation.made_of}",
-        fontsize=10,
-        x=0.01,
-        horizontalalignment="left",
-    )
+    what = f"{schedule.algorithm.replace('_', ' ')}: {schedule.collective}"
+    where = f"{format_size(round(simulation.size))} on {simulation.topology.name}"
+    how_long = f"{seconds_text(simulation.time)}: {simulation.made_of}"
+    figure.suptitle(f"{what}, {where}\n{how_long}", fontsize=10, x=0.01, horizontalalignment="left")
     handles = [Line2D([], [], color=_CRITICAL, linewidth=1.2, label="critical path")]
     if late:
         handles.append(
