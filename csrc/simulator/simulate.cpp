@@ -224,22 +224,24 @@ class Run {
     for (int32_t pair : leaving_)
       if (std::exchange(lanes_[at(pair)].leaving, false)) sharing_.remove(pair);
     leaving_.clear();
-    for (const FairShare::Rate& change : sharing_.settle()) {
-      Lane& lane = lanes_[at(change.pair)];
-      const bool same_rate = std::abs(change.rate - lane.rate) <= kSameRate * change.rate;
-      if (same_rate && change.link == lane.link) continue;
+    for (int32_t pair : sharing_.settle()) {
+      Lane& lane = lanes_[at(pair)];
+      const double rate = sharing_.rate(pair);
+      const int32_t link = sharing_.bottleneck(pair);
+      const bool same_rate = std::abs(rate - lane.rate) <= kSameRate * rate;
+      if (same_rate && link == lane.link) continue;
       advance(lane);
-      if (change.link != lane.link) {
+      if (link != lane.link) {
         if (lane.limited > lane.longest) {
           lane.longest = lane.limited;
           lane.longest_link = lane.link;
         }
-        lane.link = change.link;
+        lane.link = link;
         lane.limited = 0;
       }
       if (same_rate) continue;
-      lane.rate = change.rate;
-      expect_end(change.pair);
+      lane.rate = rate;
+      expect_end(pair);
     }
     if (!to_add_.empty()) begin_additions();
   }
