@@ -69,6 +69,13 @@ class Backend final : public c10d::Backend {
   // Leaves the group, after a short while for works that are still under way.
   void shutdown() override;
 
+  // allocation.cpp
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device == -1; }  // the CPU's index
+  // Moves the storage, and with it every tensor that shares it, into the group's shared memory, in place, as
+  // Tensor.share_memory_() does into torch's. Does nothing where it lies there already.
+  void move_to_shared_memory(const at::Tensor& tensor);
+
   // Called with the last strong reference: the destructor waits for the weak one of shutdown_all().
   void release_resources() override { leave_for_good(); }
 

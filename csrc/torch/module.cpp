@@ -2,12 +2,11 @@
 // c10d's types as torch registered them.
 #include <c10/util/intrusive_ptr.h>
 #include <pybind11/pybind11.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "torch/backend.h"
 #include "torch/bootstrap.h"
 #include "torch/errors.h"
-
-PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -43,6 +42,12 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
   });
 }
 
+void move_to_shared_memory(const c10::intrusive_ptr<c10d::Backend>& backend, const at::Tensor& tensor) {
+  auto* const ours = dynamic_cast<Backend*>(backend.get());
+  if (ours == nullptr) throw py::type_error("not a backend of pycoll: " + backend->getBackendName());
+  ours->move_to_shared_memory(tensor);
+}
+
 // torch's translators serve torch's modules; the same for this one.
 void translate(std::exception_ptr error) {
   const auto raise = [](const char* module, const char* type, const c10::Error& e) {
@@ -70,6 +75,7 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
         py::arg("group"), py::arg("decisions") = "", py::arg("rules") = "",
         py::call_guard<py::gil_scoped_release>());
+  m.def("move_to_shared_memory", &move_to_shared_memory, py::arg("backend"), py::arg("tensor"));
   m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-__all__ = ["autoload", "register"]
+    from pycoll.torch.hooks import ddp_hook
+
+__all__ = ["autoload", "ddp_hook", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ddp_hook":
+        from pycoll.torch import hooks  # imports torch
+
+        return hooks.ddp_hook
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def autoload() -> None:
