@@ -20,8 +20,8 @@ def ddp_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tenso
     When the hook first sees a bucket, it moves the bucket's storage into the group's shared memory, in place,
     as `Tensor.share_memory_` would into torch's: all that DDP has in it moves along. From then on each rank
     adds its part of the gradients straight from and into all ranks' buckets, and nothing is staged. With
-    `gradient_as_bucket_view=True` the gradients are views of the buckets: backward itself writes there, and no
-    gradient is ever copied. Without it DDP copies gradients into the buckets and out, as it always does.
+    `gradient_as_bucket_view=True` the gradients are views of the buckets: backward itself writes there, and
+    no gradient is ever copied. Without it DDP copies gradients into the buckets and out, as it always does.
 
     The result is that of DDP's own average up to rounding: here the sum over the ranks is divided, there the
     summands are. All ranks get the same bits. `find_unused_parameters`, `static_graph`, `no_sync`, any number
@@ -42,7 +42,7 @@ def ddp_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tenso
     group = dist.group.WORLD if state is None else state
     backend = pycoll_backend(group)
     gradients = bucket.buffer()
-    # Of another dtype is what a wrapper compressed for this one step: moving it would cost more than it gains.
+    # Of another dtype is what a wrapper compressed for this one step: moving it would cost more than copies do.
     if gradients.dtype == bucket.parameters()[0].dtype:
         build.load().move_to_shared_memory(backend, gradients)
     averaged: torch.futures.Future[torch.Tensor]
