@@ -97,11 +97,12 @@ def _packing_reaches(topology: Topology, collective: str, root: int, rate: float
     """Whether spanning trees can be packed at the bound's rate: over transfers' routes, or else over any."""
     if collective not in _TREES_OF or rate == 0 or len(topology.ranks) > _MOST_RANKS:
         return False
-    rate *= 1 - _NEAR
-    return any(
-        _core.pack_trees(topology.native, collective, root, free, _NEAR / 10, rate, 20_000).rate >= rate
-        for free in (False, True)
-    )
+    enough = rate * (1 - _NEAR / 2)
+    for free_routes in (False, True):
+        packing = _core.pack_trees(topology.native, collective, root, free_routes, _NEAR / 10, enough, 20_000)
+        if packing.rate >= rate * (1 - _NEAR):
+            return True
+    return False
 
 
 def partition_text(parts: Sequence[Sequence[str]], most: int = 4) -> str:

@@ -3,6 +3,7 @@
 
 #include "algorithms/builder.h"
 #include "algorithms/list.h"
+#include "topology/clusters.h"
 
 namespace pycoll {
 
@@ -56,6 +57,7 @@ void scatter_down(ScheduleBuilder& schedule) {
 
 Schedule build_binomial_tree(const BuildRequest& request) {
   ScheduleBuilder schedule("binomial_tree", request, kLeastPieces);
+  if (request.topology) schedule.follow(clustered_order(*request.topology, schedule.root()));
   switch (schedule.kind()) {
     case CollectiveKind::Broadcast:
       broadcast_down(schedule, 0);

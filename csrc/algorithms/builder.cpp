@@ -48,6 +48,11 @@ void ScheduleBuilder::add(int round, int src, int dst, PieceRange pieces, Action
     schedule_.transfers.push_back({round, src, dst, piece, action});
 }
 
+void ScheduleBuilder::follow(std::vector<int> order) {
+  order_ = std::move(order);
+  root_position_ = static_cast<int>(std::find(order_.begin(), order_.end(), root()) - order_.begin());
+}
+
 Schedule ScheduleBuilder::finish() {
   const auto order = [](const Transfer& t) { return std::tie(t.round, t.piece, t.src, t.dst); };
   std::sort(schedule_.transfers.begin(), schedule_.transfers.end(),

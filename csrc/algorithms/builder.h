@@ -2,6 +2,7 @@
 #pragma once
 #include <initializer_list>
 #include <string_view>
+#include <vector>
 
 #include "algorithms/registry.h"
 
@@ -37,8 +38,13 @@ class ScheduleBuilder {
   }
   PieceRange shard(int rank) const { return block(rank, ranks()); }
 
-  // Rooted algorithms count from the root: position 0 is the root.
-  int rank_at(int position) const { return (position + root()) % ranks(); }
+  // Rooted algorithms count from the root: position 0 is the root, the others follow it in the order of the
+  // ranks, or in that of follow().
+  int rank_at(int position) const {
+    if (order_.empty()) return (position + root()) % ranks();
+    return order_[static_cast<size_t>((position + root_position_) % ranks())];
+  }
+  void follow(std::vector<int> order);
 
   void copy(int round, int src, int dst, PieceRange pieces) { add(round, src, dst, pieces, Action::Copy); }
   void reduce(int round, int src, int dst, PieceRange pieces) {
@@ -53,6 +59,8 @@ class ScheduleBuilder {
   int block_begin(int index, int blocks) const;
 
   Schedule schedule_;
+  std::vector<int> order_;
+  int root_position_ = 0;
 };
 
 }  // namespace pycoll

@@ -2,6 +2,7 @@
 
 #include "algorithms/list.h"
 #include "algorithms/tree.h"
+#include "topology/clusters.h"
 
 namespace pycoll {
 
@@ -27,6 +28,7 @@ int in_second_tree(int position, int last) {
 // so sends and receives every piece about once each way: both directions of every link work all the time.
 Schedule build_double_binary_tree(const BuildRequest& request) {
   ScheduleBuilder schedule("double_binary_tree", request, 2);
+  if (request.topology) schedule.follow(clustered_order(*request.topology, schedule.root()));
   const int last = schedule.ranks() - 1;
   std::vector<int> parent = {-1}, first = {schedule.root()}, second = {schedule.root()};
   for (int position = 1; position <= last; ++position) {

@@ -18,5 +18,8 @@ Algorithm recursive_doubling();
 Algorithm recursive_halving_doubling();
 Algorithm bruck();
 Algorithm pairwise();
+Algorithm packed_trees();
+Algorithm torus_ring();
+Algorithm hierarchical();
 
 }  // namespace pycoll

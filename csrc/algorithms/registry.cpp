@@ -36,6 +36,9 @@ std::span<const Algorithm> algorithms() {
       recursive_halving_doubling(),
       bruck(),
       pairwise(),
+      hierarchical(),
+      torus_ring(),
+      packed_trees(),
   };
   return all;
 }
