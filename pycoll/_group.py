@@ -178,6 +178,7 @@ class Group:
                 end,
                 ways[0],
                 dtypes,
+                distance,
                 basis,
                 reason,
                 alpha,
@@ -185,7 +186,7 @@ class Group:
                 tuple(ways[1:]),
                 typical,
             )
-            for collective, dtypes, begin, end, ways, basis, alpha, beta, reason, typical in (
+            for collective, dtypes, distance, begin, end, ways, basis, alpha, beta, reason, typical in (
                 self._core.decisions()
             )
         ]

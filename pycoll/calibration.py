@@ -70,9 +70,10 @@ def fit(profile: Profile, state: str = "", sizes: Sequence[int] | None = None) -
     every_other = {name: tuple(profile.sizes_of(name)[::2]) for name in collectives}
     chosen = every_other if sizes is None else dict.fromkeys(collectives, tuple(sizes))
     known = [timing for timing in profile.timings if timing.bytes in chosen[timing.collective]]
+    known = [timing for timing in known if state in timing.by_state] or known
 
     def seconds(timing: Timing) -> float:
-        return timing.by_state.get(state, timing.seconds)
+        return timing.seconds_in(state)
 
     lines = {}
     for key in {(t.collective, dtype_class(t.dtype), t.way) for t in known}:
@@ -88,7 +89,7 @@ def _chain(points: Sequence[tuple[int, float]]) -> tuple[Line, ...]:
     lines = []
     for (b0, t0), (b1, t1) in pairwise(points):
         beta = max((t1 - t0) / (b1 - b0), 0.0)
-        lines.append(Line(b0, max(t0 - beta * b0, 0.0), beta))
+        lines.append(Line(b0, t0 - beta * b0, beta))
     return tuple(lines)
 
 

@@ -27,6 +27,9 @@ __all__ = ["BASES", "Decision", "DecisionTable", "split_way", "way_name"]
 BASES = ("modelled", "measured", "rule", "pin")
 #: Reductions of 16- and 8-bit floats ("narrow") convert every element, so their times are others.
 DTYPE_CLASSES = ("wide", "narrow")
+#: How far the ranks' processors are from each other, as the engine finds while it runs: on a virtual machine
+#: that changes, and with it what is quickest. Ranks that share processors are "near".
+DISTANCES = ("near", "far")
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 #: The way that needs no schedule: the engine's own, through memory that all ranks share.
 FAST_PATH = "direct"
@@ -54,7 +57,8 @@ def split_way(way: str) -> tuple[str, int]:
 class Decision:
     """One row: `collective` of [begin, end) bytes (end None: and more) goes `way`.
 
-    `dtypes` is "any", "wide" or "narrow" (16- and 8-bit floats). `alpha` (seconds) and `beta` (seconds a
+    `dtypes` is "any", "wide" or "narrow" (16- and 8-bit floats); `distance` "any", "near" (processors under
+    one shared cache) or "far". `alpha` (seconds) and `beta` (seconds a
     byte) predict the time; with them, and with `others`, the engine watches the row, and tries the others
     when the time leaves its prediction.
     """
@@ -64,6 +68,7 @@ class Decision:
     end: int | None
     way: str
     dtypes: str = "any"
+    distance: str = "any"
     basis: str = "rule"
     reason: str = ""
     alpha: float = 0.0
@@ -76,11 +81,21 @@ class Decision:
             raise InvalidArgument(f"basis {self.basis!r} is none of {', '.join(BASES)}")
         if self.dtypes not in ("any", *DTYPE_CLASSES):
             raise InvalidArgument(f"dtypes {self.dtypes!r} is none of any, {', '.join(DTYPE_CLASSES)}")
+        if self.distance not in ("any", *DISTANCES):
+            raise InvalidArgument(f"distance {self.distance!r} is none of any, {', '.join(DISTANCES)}")
         if self.begin < 0 or (self.end is not None and self.end <= self.begin):
             raise InvalidArgument(f"{self.collective}: the sizes from {self.begin} to {self.end} are none")
 
     def covers(self, size: int) -> bool:
         return self.begin <= size and (self.end is None or size < self.end)
+
+    def concerns(self, dtypes: str, distance: str) -> bool:
+        return self.dtypes in ("any", dtypes) and self.distance in ("any", distance)
+
+    @property
+    def where(self) -> str:
+        """For which dtypes and distances; empty for all."""
+        return " ".join(each for each in (self.dtypes, self.distance) if each != "any")
 
     @property
     def sizes(self) -> str:
@@ -94,7 +109,7 @@ class Decision:
         ways = ",".join(dict.fromkeys((self.way, *self.others[: _MOST_WAYS - 1])))
         end = "-" if self.end is None else str(self.end)
         reason = " ".join(self.reason.split())
-        fields = ("row", self.collective, self.dtypes, str(self.begin), end, ways, self.basis)
+        fields = ("row", self.collective, self.dtypes, self.distance, str(self.begin), end, ways, self.basis)
         return "\t".join((*fields, f"{self.alpha:.9g}", f"{self.beta:.9g}", reason))
 
 
@@ -123,13 +138,15 @@ class DecisionTable:
         object.__setattr__(self, "schedules", dict(schedules or {}))
         object.__setattr__(self, "factor", factor)
 
-    def find(self, collective: str, size: int, dtype: str = "float32") -> Decision | None:
+    def find(
+        self, collective: str, size: int, dtype: str = "float32", distance: str = "near"
+    ) -> Decision | None:
         """The row that counts for a size; None: the fast path."""
-        of_class = ("any", dtype_class(dtype))
+        dtypes = dtype_class(dtype)
         covering = [
             (BASES.index(row.basis), number, row)
             for number, row in enumerate(self.rows)
-            if row.collective == collective and row.dtypes in of_class and row.covers(size)
+            if row.collective == collective and row.concerns(dtypes, distance) and row.covers(size)
         ]
         return max(covering, key=lambda entry: entry[:2])[2] if covering else None
 
@@ -143,34 +160,11 @@ class DecisionTable:
     def _flat(self) -> Iterator[Decision]:
         for collective in dict.fromkeys(row.collective for row in self.rows):
             mine = [row for row in self.rows if row.collective == collective]
-            by_class = {name: list(self._flat_of(mine, name)) for name in DTYPE_CLASSES}
-            if by_class["wide"] == by_class["narrow"]:
-                yield from by_class["wide"]
-                continue
-            for name, rows in by_class.items():
-                yield from (dataclasses.replace(row, dtypes=name) for row in rows)
-
-    def _flat_of(self, rows: list[Decision], dtypes: str) -> Iterator[Decision]:
-        """The rows that count for one collective and dtype class, cut where another one takes over."""
-        standing = [row for row in rows if row.dtypes in ("any", dtypes)]
-        table = DecisionTable(dataclasses.replace(row, dtypes="any") for row in standing)
-        edges = sorted({edge for row in standing for edge in (row.begin, row.end) if edge is not None})
-        found: list[Decision] = []
-        for begin, end in zip(edges, [*edges[1:], None][: len(edges)], strict=True):
-            row = table.find(rows[0].collective, begin)
-            if row is None:
-                continue
-            before = found[-1] if found else None
-            if (
-                before
-                and before.end == begin
-                and dataclasses.replace(row, begin=0, end=None)
-                == (dataclasses.replace(before, begin=0, end=None))
-            ):
-                found[-1] = dataclasses.replace(before, end=end)
-            else:
-                found.append(dataclasses.replace(row, begin=begin, end=end))
-        yield from found
+            of_dtypes = {}
+            for dtypes in DTYPE_CLASSES:
+                each = {distance: _without_overlap(mine, dtypes, distance) for distance in DISTANCES}
+                of_dtypes[dtypes] = _joined(each, "distance")
+            yield from _joined(of_dtypes, "dtypes")
 
     def to_text(self) -> str:
         """What `Communicator.install` and the engine read; "" for a table without rows."""
@@ -191,13 +185,49 @@ class DecisionTable:
     def __str__(self) -> str:
         if not self.rows:
             return "no decisions: every call goes the fast path (direct)"
-        cells = [
-            (row.collective, row.dtypes.replace("any", ""), row.sizes, row.way, row.basis, row.reason)
-            for row in self.rows
-        ]
+        cells = [(row.collective, row.where, row.sizes, row.way, row.basis, row.reason) for row in self.rows]
         widths = [max(len(line[i]) for line in cells) for i in range(6)]
         padded = ([text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in cells)
         return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def _without_overlap(rows: list[Decision], dtypes: str, distance: str) -> list[Decision]:
+    """The rows that count for one dtype class and distance, cut where another one takes over."""
+    standing = [
+        dataclasses.replace(row, dtypes="any", distance="any")
+        for row in rows
+        if row.concerns(dtypes, distance)
+    ]
+    table = DecisionTable(standing)
+    edges = sorted({edge for row in standing for edge in (row.begin, row.end) if edge is not None})
+    found: list[Decision] = []
+    for begin, end in zip(edges, [*edges[1:], None][: len(edges)], strict=True):
+        row = table.find(rows[0].collective, begin)
+        if row is None:
+            continue
+        before = found[-1] if found else None
+        if before and before.end == begin and _same_but_for_sizes(row, before):
+            found[-1] = dataclasses.replace(before, end=end)
+        else:
+            found.append(dataclasses.replace(row, begin=begin, end=end))
+    return found
+
+
+def _same_but_for_sizes(a: Decision, b: Decision) -> bool:
+    return dataclasses.replace(a, begin=0, end=None) == dataclasses.replace(b, begin=0, end=None)
+
+
+def _joined(of_class: dict[str, list[Decision]], name: str) -> list[Decision]:
+    """The rows of two classes, as one where they are the same."""
+    first, second = of_class.values()
+    if first == second:
+        return first
+    classes: list[Any] = list(of_class)
+    return [
+        dataclasses.replace(row, **{name: each})
+        for each, rows in zip(classes, (first, second), strict=True)
+        for row in rows
+    ]
 
 
 def _schedule_line(name: str, schedule: Schedule) -> str:

@@ -224,7 +224,8 @@ def _table(explanation: Explanation) -> Any:
             "limited by": "-" if each.binding is None else f"{each.binding}{busy}",
         }
         ratio = "" if mine or not chosen or each.time is None else f"{each.time / chosen:.2f}"
-        way = Text(each.way, style="bold green" if mine else "")
+        label = "direct (the fast path)" if each.way == FAST_PATH else each.way
+        way = Text(label, style="bold green" if mine else "")
         wanted_cells = [text for name, text in cells.items() if shown[name]]
         table.add_row("->" if mine else "", way, *wanted_cells, ratio)
     return table

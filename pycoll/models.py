@@ -58,8 +58,8 @@ class Model(Protocol):
 class FlatMemory:
     """Ranks that share one host's memory, by what was measured there; nothing is known without."""
 
-    def __init__(self, ranks: int, calibration: Calibration | None) -> None:
-        self.name = "shared memory of one host"
+    def __init__(self, calibration: Calibration | None, state: str = "") -> None:
+        self.name = f"shared memory of one host{', processors ' * bool(state)}{state}"
         self._calibration = calibration
 
     def time(self, way: str, collective: str, size: int, dtype: str, root: int) -> float | None:

@@ -72,7 +72,7 @@ def _rule(rule: str) -> Decision:
         else:
             begin, end = _sizes(field, offset)
         offset += len(field) + 1
-    return Decision(collective, begin, end, way.strip(), dtypes, "pin")
+    return Decision(collective, begin, end, way.strip(), dtypes, basis="pin")
 
 
 def _sizes(text: str, offset: int) -> tuple[int, int | None]:

@@ -11,14 +11,14 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pycoll.decisions import DTYPE_CLASSES, FAST_PATH, Decision, DecisionTable, dtype_class
+from pycoll.decisions import DISTANCES, DTYPE_CLASSES, FAST_PATH, Decision, DecisionTable, dtype_class
 from pycoll.errors import InvalidArgument
 
 VARIABLE = "PYCOLL_PROFILE"
@@ -49,6 +49,11 @@ class Machine:
         )
 
     @property
+    def processors(self) -> int:
+        """How many ranks can run at once."""
+        return self.cpus if self.quota is None else max(1, min(self.cpus, int(self.quota)))
+
+    @property
     def id(self) -> str:
         """Twelve hexadecimal digits that differ between machines."""
         return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:12]
@@ -69,7 +74,14 @@ class Timing:
     seconds: float
     relative: float  #: median over rounds of the time / the fast path's in the same round
     rounds: int
-    by_state: dict[str, float] = field(default_factory=dict)  #: seconds by the machine's state
+    #: (seconds, relative) by the machine's state: near, far, unknown; of rounds that were in one throughout
+    by_state: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def seconds_in(self, state: str) -> float:
+        return self.by_state[state][0] if state in self.by_state else self.seconds
+
+    def relative_in(self, state: str) -> float:
+        return self.by_state[state][1] if state in self.by_state else self.relative
 
 
 @dataclass(frozen=True)
@@ -102,7 +114,7 @@ class Profile:
                     f"{path}: a profile of version {document['pycoll_profile']}, and this pycoll reads "
                     f"version {_VERSION}: run pycoll tune again"
                 )
-            timings = tuple(Timing(**row) for row in document["timings"])
+            timings = tuple(_timing(row) for row in document["timings"])
             plain = {name: document[name] for name in ("ranks", "version", "made", "topology")}
             return cls(machine=Machine(**document["machine"]), timings=timings, **plain)
         except OSError as error:
@@ -159,15 +171,20 @@ class Profile:
     def sizes_of(self, collective: str, dtypes: str = "") -> list[int]:
         return sorted({t.bytes for t in self._of(collective, dtypes)})
 
-    def at(self, collective: str, size: int, dtypes: str = "") -> list[Timing]:
-        """What was measured at a size, the best first: the fast path, unless another is clearly quicker."""
-        rows = [t for t in self._of(collective, dtypes) if t.bytes == size]
-        return sorted(rows, key=lambda t: t.relative * (1 - MARGIN if t.way == FAST_PATH else 1))
+    def at(self, collective: str, size: int, dtypes: str = "", state: str = "") -> list[Timing]:
+        """What was measured at a size, the best first: the fast path, unless another is clearly quicker.
 
-    def time(self, collective: str, way: str, size: float, dtypes: str = "") -> float | None:
+        With `state`, by what was measured in that state of the machine, if anything was.
+        """
+        rows = [t for t in self._of(collective, dtypes) if t.bytes == size]
+        if any(state in t.by_state for t in rows):
+            rows = [t for t in rows if state in t.by_state]
+        return sorted(rows, key=lambda t: t.relative_in(state) * (1 - MARGIN if t.way == FAST_PATH else 1))
+
+    def time(self, collective: str, way: str, size: float, dtypes: str = "", state: str = "") -> float | None:
         """Seconds that a way takes by what was measured of it, between two sizes by a straight line; None
         where nothing was."""
-        points = sorted((t.bytes, t.seconds) for t in self._of(collective, dtypes) if t.way == way)
+        points = sorted((t.bytes, t.seconds_in(state)) for t in self._of(collective, dtypes) if t.way == way)
         if not points:
             return None
         if size <= points[0][0]:
@@ -178,60 +195,83 @@ class Profile:
         b1, t1 = points[-1]
         return t1 * size / b1
 
-    def decisions(self) -> DecisionTable:
-        """For every measured size the quickest way, up to half way (in factors) to the neighbouring sizes."""
-        return DecisionTable(row for dtypes in DTYPE_CLASSES for row in self._decisions(dtypes))
+    @property
+    def tells_distances(self) -> bool:
+        """Whether the ranks can tell how far apart their processors are: not where they share them."""
+        return self.ranks <= self.machine.processors
 
-    def _decisions(self, dtypes: str) -> Iterator[Decision]:
-        measured = {t.collective for t in self.timings if dtype_class(t.dtype) == dtypes}
+    def decisions(self) -> DecisionTable:
+        """For every measured size the quickest way, up to half way (in factors) to the neighbouring sizes;
+        for each distance between the processors by what was measured at that distance."""
         only = len({dtype_class(t.dtype) for t in self.timings}) == 1
-        for collective in sorted(measured):
+        distances = DISTANCES if self.tells_distances else ("any",)
+        return DecisionTable(
+            replace(row, dtypes="any" if only else dtypes, distance=distance)
+            for dtypes in DTYPE_CLASSES
+            for distance in distances
+            for row in self._decisions(dtypes, "" if distance == "any" else distance)
+        )
+
+    def _decisions(self, dtypes: str, state: str) -> Iterator[Decision]:
+        for collective in sorted({t.collective for t in self._of("", dtypes)}):
             sizes = self.sizes_of(collective, dtypes)
             edges = [0, *(math.ceil(math.sqrt(a * b)) for a, b in pairwise(sizes)), None]
             for size, begin, end in zip(sizes, edges[:-1], edges[1:], strict=True):
-                best, *others = self.at(collective, size, dtypes)
-                worth = [t for t in others if t.relative <= WORTH_TRYING * best.relative]
-                alpha, beta = self._line(collective, best.way, size, dtypes)
+                best, *others = self.at(collective, size, dtypes, state)
+                if state and best.by_state and state not in best.by_state:
+                    # In the other state another way may be best; the fast path fits itself to both.
+                    best = next((t for t in (best, *others) if t.way == FAST_PATH), best)
+                    others = [t for t in self.at(collective, size, dtypes) if t is not best]
+                worth = WORTH_TRYING * best.relative_in(state)
+                alpha, beta = self._line(collective, best.way, size, dtypes, state)
                 yield Decision(
                     collective,
                     begin or 0,
                     end,
                     best.way,
-                    "any" if only else dtypes,
-                    "measured",
-                    _reason(best, others),
-                    alpha,
-                    beta,
-                    tuple(t.way for t in worth[:3]),
+                    basis="measured",
+                    reason=_reason(best, others, state),
+                    alpha=alpha,
+                    beta=beta,
+                    others=tuple(t.way for t in others if t.relative_in(state) <= worth)[:3],
                 )
 
-    def _line(self, collective: str, way: str, size: int, dtypes: str) -> tuple[float, float]:
+    def _line(self, collective: str, way: str, size: int, dtypes: str, state: str) -> tuple[float, float]:
         """(alpha, beta) of a way near a size, by its times at the sizes around."""
-        here = self.time(collective, way, size, dtypes) or 0.0
-        beta = 0.0
+
+        def time(at: int) -> float:
+            return self.time(collective, way, at, dtypes, state) or 0.0
+
         sizes = self.sizes_of(collective, dtypes)
-        after = sizes[sizes.index(size) + 1 :][:1]
-        before = sizes[: sizes.index(size)][-1:]
-        ends = [*before, size, *after]
-        if len(ends) > 1:
-            low, high = (self.time(collective, way, end, dtypes) or 0.0 for end in (ends[0], ends[-1]))
-            beta = min(max((high - low) / (ends[-1] - ends[0]), 0.0), here / size)
-        return here - beta * size, beta
+        place = sizes.index(size)
+        low, high = sizes[max(place - 1, 0)], sizes[min(place + 1, len(sizes) - 1)]
+        beta = 0.0
+        if low < high:
+            beta = min(max((time(high) - time(low)) / (high - low), 0.0), time(size) / size)
+        return time(size) - beta * size, beta
 
     def _of(self, collective: str, dtypes: str) -> list[Timing]:
         return [
             t
             for t in self.timings
-            if t.collective == collective and (not dtypes or dtype_class(t.dtype) == dtypes)
+            if collective in ("", t.collective) and dtypes in ("", dtype_class(t.dtype))
         ]
 
 
-def _reason(best: Timing, others: list[Timing]) -> str:
+def _timing(row: dict[str, Any]) -> Timing:
+    by_state = {state: (float(pair[0]), float(pair[1])) for state, pair in row["by_state"].items()}
+    return Timing(**{**row, "by_state": by_state})
+
+
+def _reason(best: Timing, others: list[Timing], state: str) -> str:
     from pycoll.bench.units import format_seconds, format_size
 
-    text = f"{format_seconds(best.seconds)} at {format_size(best.bytes)}"
+    text = f"{format_seconds(best.seconds_in(state))} at {format_size(best.bytes)}"
+    if state and best.by_state and state not in best.by_state:
+        return f"{text}, not measured in this state of the machine"
     if others:
-        text += f"; next {others[0].way}, {others[0].relative / best.relative:.2f} times that"
+        ratio = others[0].relative_in(state) / best.relative_in(state)
+        text += f"; next {others[0].way}, {ratio:.2f} times that"
     return text
 
 

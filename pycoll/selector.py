@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pycoll import calibration, candidates
-from pycoll.decisions import FAST_PATH, Decision, DecisionTable, dtype_class
+from pycoll.decisions import DISTANCES, FAST_PATH, Decision, DecisionTable, dtype_class
 from pycoll.errors import InvalidArgument
 from pycoll.explanation import Candidate, Choice, Explanation, Flip
 from pycoll.models import FlatMemory, Model, Network
@@ -42,6 +42,8 @@ class Selector:
         deterministic: choose only what adds in an order that neither size, layout nor run changes, the same
             order at every size.
         ranks: how many, where neither topology nor profile says it.
+        distance: "near" or "far", between the processors of one host: choose by what was measured so. Groups
+            find out by themselves, and hold choices for both.
 
     Raises InvalidArgument where they do not go together.
     """
@@ -54,6 +56,7 @@ class Selector:
         deterministic: bool = False,
         *,
         ranks: int | None = None,
+        distance: str = "near",
     ) -> None:
         counts = {
             "the topology has": None if topology is None else len(topology.ranks),
@@ -75,8 +78,12 @@ class Selector:
 
             pins = parse_pins(pins, self.ranks)
         self.pins = pins or DecisionTable()
-        fitted = None if measured is None else calibration.fit(measured)
-        self.model: Model = FlatMemory(self.ranks, fitted) if topology is None else Network(topology)
+        if distance not in DISTANCES:
+            raise InvalidArgument(f"Selector: distance is {distance!r}: it must be near or far")
+        self.distance = distance
+        self._state = distance if measured is not None and measured.tells_distances else ""
+        fitted = None if measured is None else calibration.fit(measured, self._state)
+        self.model: Model = FlatMemory(fitted, self._state) if topology is None else Network(topology)
         self._from_measured = DecisionTable() if measured is None else measured.decisions()
         self._orders: dict[tuple[str, int], str] = {}
         self._choices: dict[tuple[str, int, str, int], Choice] = {}
@@ -108,7 +115,7 @@ class Selector:
             way = self._fixed_order(collective, root)
             reason = "deterministic: it adds in one order, whatever the size and the buffer's layout"
             return self._choice(collective, way, size, dtype, root, "rule", reason)
-        row = self._from_measured.find(collective, size, dtype)
+        row = self._from_measured.find(collective, size, dtype, self.distance)
         if row is not None:
             reason = f"quickest of those measured here: {row.reason}"
             return self._choice(collective, row.way, size, dtype, root, "measured", reason)
@@ -134,7 +141,7 @@ class Selector:
     def _time(self, collective: str, way: str, size: int, dtype: str) -> float | None:
         if self.measured is None:
             return None
-        return self.measured.time(collective, way, size, dtype_class(dtype))
+        return self.measured.time(collective, way, size, dtype_class(dtype), self._state)
 
     def _fixed_order(self, collective: str, root: int) -> str:
         """The way that is best over the reference sizes, of those whose order of additions never changes."""
@@ -171,6 +178,8 @@ class Selector:
     ) -> DecisionTable:
         """The choices at these sizes as a table that `Communicator.install` takes: each size's choice holds
         half way (in factors) to its neighbours."""
+        if self.topology is None:
+            return self._from_measured.merged_with(self.pins)
         rows: list[Decision] = []
         schedules = dict(self.pins.schedules)
         for collective in collectives:
@@ -192,8 +201,8 @@ class Selector:
                             end,
                             way,
                             "any" if dtypes == ("float32",) else dtype_class(dtype),
-                            basis,
-                            choice.reason,
+                            basis=basis,
+                            reason=choice.reason,
                             alpha=seconds,
                         )
                     )
@@ -241,7 +250,7 @@ class Selector:
             bound.seconds if bound is not None else None,
             bound.binding if bound is not None else "",
             tuple(self._flips(choice, collective, size, dtype, root, [row.way for row in kept])),
-            tuple(self._notes(unknown)),
+            tuple(self._notes(unknown, choice, collective, size, dtype)),
         )
 
     def _flips(
@@ -287,7 +296,9 @@ class Selector:
                 outside, way = middle, between.way
         return outside, way
 
-    def _notes(self, unknown: list[str]) -> Iterable[str]:
+    def _notes(
+        self, unknown: list[str], choice: Choice, collective: str, size: int, dtype: str
+    ) -> Iterable[str]:
         if unknown:
             yield f"Nothing is known of the time of {', '.join(unknown)}."
         if self.topology is None and self.measured is not None:
@@ -295,4 +306,12 @@ class Selector:
                 f"Measured on {self.measured.machine}, {self.measured.made}. Predicted: the model that was "
                 "fitted to every other size of these measurements."
             )
+        if self._state:
+            other = "far" if self.distance == "near" else "near"
+            row = self._from_measured.find(collective, size, dtype, other)
+            if row is not None and row.way != choice.way:
+                yield (
+                    f"This is for processors {self.distance} to each other. When they are {other}, which "
+                    f"groups notice while they run, {row.way} runs: {row.reason}."
+                )
         yield from self.model.notes()

@@ -33,14 +33,14 @@ std::string in_words(const shm::CallHeader& call) {
 Arrivals::Arrivals(shm::Group& group)
     : group_(group), ticks_(kRecords * static_cast<size_t>(group.ranks())), sequences_(kRecords) {}
 
-void Arrivals::announce(uint64_t sequence, bool asks) {
+void Arrivals::announce(uint64_t sequence, uint32_t hints) {
   shm::ArrivalLine& line = group_.mine().arrival[sequence & 1];
   line.signature = signature(header(sequence));
-  line.ticks = (ticks() & ~uint64_t{1}) | uint64_t{asks};  // a bit that no clock resolves
+  line.ticks = (ticks() & ~kHints) | hints;
   line.sequence.store(sequence, std::memory_order_release);
 }
 
-Arrivals::Met Arrivals::match(shm::Operation& operation) {
+Arrivals::Met Arrivals::match(shm::Operation& operation, bool look_at_clock) {
   const uint64_t sequence = operation.sequence;
   const uint64_t mine = group_.mine().arrival[sequence & 1].signature;
   uint64_t* row = &ticks_[sequence % kRecords * static_cast<size_t>(group_.ranks())];
@@ -52,15 +52,16 @@ Arrivals::Met Arrivals::match(shm::Operation& operation) {
       ++next;
     return next == group_.ranks();
   };
+  const bool waits = look_at_clock && !all_here();
   group_.wait(operation, -1, all_here, shm::kEveryone);
+  Met met{.last = 0, .seen = waits ? ticks() : 0, .hints = 0};
   group_.all_have_arrived();
   bool equal = true;
-  Met met{0, false};
   for (int rank = 0; rank < group_.ranks(); ++rank) {
     const shm::ArrivalLine& line = group_.control(rank).arrival[sequence & 1];
     row[rank] = line.ticks;
     met.last = std::max(met.last, line.ticks);
-    met.asked |= (line.ticks & 1) != 0;
+    met.hints |= static_cast<uint32_t>(line.ticks & kHints);
     equal &= line.signature == mine;
   }
   if (!equal) throw_mismatch(sequence);

@@ -26,17 +26,24 @@ class Arrivals {
     return group_.control(rank).arrival[sequence & 1].payload;
   }
 
-  // What the announcements of a call say beyond the call itself; the same on all ranks.
+  // What ranks tell each other with an announcement beyond the call itself.
+  enum Hint : uint32_t {
+    kAsksForTrial = 1,  // of other algorithms for such calls
+    kThinksNear = 2,    // the ranks' processors share a cache
+    kThinksFar = 4,
+  };
+  static constexpr uint64_t kHints = 7;  // bits of the time stamp that no clock resolves
+
   struct Met {
-    uint64_t last;  // ticks at which the last rank came
-    bool asked;     // some rank asked for a trial of algorithms
+    uint64_t last;   // ticks at which the last rank came
+    uint64_t seen;   // ticks at which this rank, waiting for it, saw that; 0: it was not waiting
+    uint32_t hints;  // all ranks'; the same on all ranks
   };
 
-  // `asks`: this rank wants the group to try other algorithms for such calls.
-  void announce(uint64_t sequence, bool asks = false);
+  void announce(uint64_t sequence, uint32_t hints = 0);
   // Waits for everyone's announcement. Throws Mismatch, on all ranks alike, unless all announced the same
   // call.
-  Met match(shm::Operation& operation);
+  Met match(shm::Operation& operation, bool look_at_clock = false);
 
   std::vector<ArrivalRecord> records() const;
   double seconds_per_tick() const { return scale_.seconds_per_tick(); }

@@ -99,31 +99,40 @@ class Parser {
   }
 
   void row(const Fields& fields) {
-    require_fields(fields, 10);
+    require_fields(fields, 11);
     Decision row;
     row.kind = kind_from(fields[1]);
-    if (fields[2] == "wide" || fields[2] == "narrow")
-      row.dtypes = {fields[2] == "wide", fields[2] == "narrow"};
-    else if (fields[2] != "any")
-      throw InvalidArgument("the dtype class is any, wide or narrow, not '" + std::string(fields[2]) + "'");
-    row.begin = number<uint64_t>(fields[3], "the first size");
-    if (fields[4] != "-") row.end = number<uint64_t>(fields[4], "the last size");
+    row.dtypes = either("the dtype class", fields[2], "wide", "narrow");
+    row.distances = either("the distance", fields[3], "near", "far");
+    row.begin = number<uint64_t>(fields[4], "the first size");
+    if (fields[5] != "-") row.end = number<uint64_t>(fields[5], "the last size");
     if (row.begin >= row.end) throw InvalidArgument("its sizes end before they begin");
-    for (const std::string_view name : split(fields[5], ',')) row.ways.push_back(way(name));
+    for (const std::string_view name : split(fields[6], ',')) row.ways.push_back(way(name));
     if (row.ways.size() > kMostWays)
       throw InvalidArgument("it has more than " + std::to_string(kMostWays) + " ways to go");
-    const auto basis = std::ranges::find(kBases, fields[6]);
-    if (basis == std::end(kBases)) throw InvalidArgument("'" + std::string(fields[6]) + "' is no basis");
+    const auto basis = std::ranges::find(kBases, fields[7]);
+    if (basis == std::end(kBases)) throw InvalidArgument("'" + std::string(fields[7]) + "' is no basis");
     row.basis = static_cast<Basis>(basis - std::begin(kBases));
-    row.alpha = number<double>(fields[7], "alpha");
-    row.beta = number<double>(fields[8], "beta");
-    row.reason = fields[9];
+    row.alpha = number<double>(fields[8], "alpha");
+    row.beta = number<double>(fields[9], "beta");
+    row.reason = fields[10];
     for (const Decision& other : table_.rows) {
-      const bool same_class = (row.dtypes[0] && other.dtypes[0]) || (row.dtypes[1] && other.dtypes[1]);
+      const auto meet = [](const std::array<bool, 2>& a, const std::array<bool, 2>& b) {
+        return (a[0] && b[0]) || (a[1] && b[1]);
+      };
+      const bool same_class = meet(row.dtypes, other.dtypes) && meet(row.distances, other.distances);
       if (other.kind == row.kind && same_class && row.begin < other.end && other.begin < row.end)
         throw InvalidArgument("its sizes overlap those of another row for " + std::string(name_of(row.kind)));
     }
     table_.rows.push_back(std::move(row));
+  }
+
+  static std::array<bool, 2> either(const std::string& what, std::string_view text, std::string_view first,
+                                    std::string_view second) {
+    if (text == "any") return {true, true};
+    if (text == first || text == second) return {text == first, text == second};
+    throw InvalidArgument(what + " is any, " + std::string(first) + " or " + std::string(second) + ", not '" +
+                          std::string(text) + "'");
   }
 
   Way way(std::string_view name) const {

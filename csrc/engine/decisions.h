@@ -18,6 +18,11 @@ enum class DTypeClass : uint8_t { Wide, Narrow };
 inline constexpr size_t kDTypeClasses = 2;
 DTypeClass class_of(DType dtype);
 
+// How far the ranks' processors are from each other, as the group itself measures it: under one shared cache,
+// or not. On a virtual machine this changes within seconds, and with it what is quickest.
+enum class Distance : uint8_t { Near, Far };
+inline constexpr size_t kDistances = 2;
+
 // What a row rests on.
 enum class Basis : uint8_t { Modelled, Measured, Rule, Pin };
 std::string_view name_of(Basis basis);  // "modelled", "measured", "rule", "pin"
@@ -36,6 +41,7 @@ struct Way {
 struct Decision {
   CollectiveKind kind = CollectiveKind::AllReduce;
   std::array<bool, kDTypeClasses> dtypes{true, true};
+  std::array<bool, kDistances> distances{true, true};
   uint64_t begin = 0;  // of [begin, end) bytes: the larger of a rank's two buffers, as nccl-tests counts
   uint64_t end = UINT64_MAX;
   std::vector<Way> ways;  // the choice, then what is tried when the choice turns out slow
@@ -50,14 +56,15 @@ struct Decision {
 inline constexpr size_t kMostWays = 4;
 
 struct DecisionTable {
-  std::vector<Decision> rows;  // of one collective and dtype class, no two overlap
+  std::vector<Decision> rows;  // of one collective, dtype class and distance, no two overlap
   double factor = 0;           // by which a time must leave its prediction to be reconsidered; 0: never is
   uint64_t hash = 0;           // of the text; 0: the empty table
 
   // The text that pycoll/decisions.py writes, fields apart by tabs:
   //   decisions 1 <factor>
   //   schedule <name> <collective> <ranks> <pieces> <root> <round,src,dst,piece,reduce> <...> ...
-  //   row <collective> <any|wide|narrow> <begin> <end|-> <way,way,...> <basis> <alpha> <beta> <reason>
+  //   row <collective> <any|wide|narrow> <any|near|far> <begin> <end|-> <way,way,...> <basis> <alpha> <beta>
+  //   <reason>
   // "" is the empty table. Throws InvalidArgument that names the line.
   static DecisionTable parse(std::string_view text);
 };

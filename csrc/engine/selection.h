@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/arrivals.h"
 #include "engine/communicator.h"
 #include "engine/decisions.h"
 #include "engine/program.h"
@@ -63,7 +64,7 @@ class Selection {
   // The row for a call that names no algorithm; null: the fast path. Allocates nothing, takes nanoseconds.
   Row* find(CollectiveKind kind, DType dtype, uint64_t bytes) {
     if (rows_.empty()) return nullptr;
-    for (const Entry& entry : index_[static_cast<size_t>(kind)][static_cast<size_t>(class_of(dtype))])
+    for (const Entry& entry : entries(kind, dtype, distance_.load(std::memory_order_relaxed)))
       if (bytes < entry.end) return bytes >= entry.begin ? entry.row : nullptr;
     return nullptr;
   }
@@ -78,8 +79,11 @@ class Selection {
   // The time from the last rank's arrival to this rank's end of the call. True when a trial is over: the
   // ranks must then agree on the greatest of their scores, and settle.
   bool timed(Row& row, uint64_t bytes, double seconds);
-  // Some rank asked for a trial in this call.
-  void start_trial(Row& row);
+  // How long the last rank's arrival took to be seen on this rank, which was waiting for it; NaN: it was not.
+  void feel_distance(double seconds);
+  // What this rank tells the others with a call of the row; and what all have told, the same on all ranks.
+  uint32_t hints(const Row& row) const;
+  void heed(Row& row, uint32_t hints);
   // This rank's times of the row's ways in the trial, as multiples of the prediction.
   std::vector<double> scores(const Row& row) const;
   void settle(Row& row, std::span<const double> scores, uint64_t sequence, double seconds_per_tick);
@@ -96,16 +100,24 @@ class Selection {
     uint64_t end;
     Row* row;
   };
+  using Entries = std::vector<Entry>;
   static constexpr size_t kKinds = static_cast<size_t>(CollectiveKind::Barrier) + 1;
   static constexpr uint64_t kAlwaysTimed = 16 << 10;  // bytes
   void watch(Row& row, uint64_t bytes, double seconds);
+  const Entries& entries(CollectiveKind kind, DType dtype, Distance distance) const {
+    return index_[static_cast<size_t>(kind)][static_cast<size_t>(class_of(dtype))]
+                 [static_cast<size_t>(distance)];
+  }
   void tell(const Row& row, size_t best, std::span<const double> scores, uint64_t sequence);
 
   std::string group_;
   int ranks_;
   MakePlan make_plan_;
   std::vector<Row> rows_;
-  std::array<std::array<std::vector<Entry>, kDTypeClasses>, kKinds> index_;
+  std::array<std::array<std::array<Entries, kDistances>, kDTypeClasses>, kKinds> index_;
+  std::atomic<Distance> distance_{Distance::Near};  // as all ranks have agreed
+  uint32_t unfelt_ = 0;
+  int opinion_ = 0;  // this rank's: far above kSure, near below -kSure
   double factor_ = 0;
   uint64_t hash_ = 0;
   mutable std::mutex mutex_;  // of what other threads look at: the rows' choices, the news

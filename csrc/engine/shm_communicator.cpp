@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <cstring>
+#include <limits>
 
 #include "algorithms/registry.h"
 #include "schedule/verify.h"
@@ -276,19 +277,24 @@ void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, cons
                                   ? selection_.find(call.kind, call.dtype, table_bytes(call, ranks()))
                                   : nullptr;
   if (row == nullptr) {
-    perform(call, plan, false, deadline);
+    perform(call, plan, deadline);
     return;
   }
   const bool timed = Selection::is_timed(*row);
-  const Arrivals::Met met = perform(call, selection_.plan(*row, call.root), row->asks, deadline);
-  if (timed) look_at_time(*row, call, met.last, deadline);
-  if (met.asked) selection_.start_trial(*row);
+  const Arrivals::Met met = perform(call, selection_.plan(*row, call.root), deadline, row, timed);
+  if (timed) look_at_time(*row, call, met, deadline);
+  if (met.hints != 0) selection_.heed(*row, met.hints);
 }
 
-void ShmCommunicator::look_at_time(Selection::Row& row, const CollectiveCall& call, uint64_t last_arrival,
+void ShmCommunicator::look_at_time(Selection::Row& row, const CollectiveCall& call, const Arrivals::Met& met,
                                    const Deadline& deadline) {
   const double tick = arrivals_.seconds_per_tick();
-  const double seconds = static_cast<double>(ticks() - last_arrival) * tick;
+  const double seconds = static_cast<double>(ticks() - met.last) * tick;
+  // Ranks that share processors see nothing of how far apart those are.
+  if (!group_.more_ranks_than_processors())
+    selection_.feel_distance(met.seen == 0
+                                 ? std::numeric_limits<double>::quiet_NaN()
+                                 : static_cast<double>(static_cast<int64_t>(met.seen - met.last)) * tick);
   if (!selection_.timed(row, table_bytes(call, ranks()), seconds)) return;
   // The trial is over, for all ranks at this call. What a way costs the group is what it costs the slowest.
   std::vector<double> scores = selection_.scores(row);
@@ -297,7 +303,7 @@ void ShmCommunicator::look_at_time(Selection::Row& row, const CollectiveCall& ca
   agreement.op = Op::Max;
   agreement.input = agreement.output = scores.data();
   agreement.count = scores.size();
-  perform(agreement, nullptr, false, deadline);
+  perform(agreement, nullptr, deadline);
   selection_.settle(row, scores, sequence(), tick);
 }
 
@@ -347,8 +353,8 @@ shm::Operation ShmCommunicator::operation(std::string_view name, size_t bytes, c
           .deadline = deadline};
 }
 
-Arrivals::Met ShmCommunicator::perform(const CollectiveCall& call, const Plan* plan, bool asks,
-                                       const Deadline& deadline) {
+Arrivals::Met ShmCommunicator::perform(const CollectiveCall& call, const Plan* plan, const Deadline& deadline,
+                                       const Selection::Row* row, bool timed) {
   group_.throw_if_failed();
   const bool barrier = call.kind == CollectiveKind::Barrier;
   const size_t bytes = barrier ? 0 : call.count * size_of(call.dtype);
@@ -372,8 +378,8 @@ Arrivals::Met ShmCommunicator::perform(const CollectiveCall& call, const Plan* p
 
   shm::Operation operation = this->operation(name_of(call.kind), bytes, call, deadline);
   if (plan == nullptr) direct_.prepare(call, sequence);
-  arrivals_.announce(sequence, asks);
-  const Arrivals::Met met = arrivals_.match(operation);
+  arrivals_.announce(sequence, row != nullptr ? selection_.hints(*row) : 0);
+  const Arrivals::Met met = arrivals_.match(operation, timed);
   if (plan == nullptr) {
     direct_.finish(call, operation);
   } else if (bytes != 0) {

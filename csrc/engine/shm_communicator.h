@@ -69,11 +69,13 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   std::shared_ptr<const Plan> build_plan(CollectiveKind kind, std::string_view algorithm, int pieces,
                                          int root) const;
   void execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline);
-  Arrivals::Met perform(const CollectiveCall& call, const Plan* plan, bool asks, const Deadline& deadline);
+  // `row`: that by which the call goes, if it does; `timed`: whether to look at the clock on the way.
+  Arrivals::Met perform(const CollectiveCall& call, const Plan* plan, const Deadline& deadline,
+                        const Selection::Row* row = nullptr, bool timed = false);
   shm::CallHeader& next_header();
   shm::Operation operation(std::string_view name, size_t bytes, const CollectiveCall& call,
                            const Deadline& deadline) const;
-  void look_at_time(Selection::Row& row, const CollectiveCall& call, uint64_t last_arrival,
+  void look_at_time(Selection::Row& row, const CollectiveCall& call, const Arrivals::Met& met,
                     const Deadline& deadline);
   void tell_news();
 

@@ -325,7 +325,7 @@ void install(const PyCommunicator& group, const std::string& table) {
   engine.install(DecisionTable::parse(table));
 }
 
-// Rows (collective, dtype class, begin, end or None, ways, basis, alpha, beta, reason, typical).
+// Rows (collective, dtype class, distance, begin, end or None, ways, basis, alpha, beta, reason, typical).
 py::list decisions(const PyCommunicator& group) {
   py::list rows;
   for (const DecisionState& state : group.engine().decisions()) {
@@ -333,9 +333,10 @@ py::list decisions(const PyCommunicator& group) {
     py::list ways;
     for (const Way& way : row.ways) ways.append(way.name());
     const char* const dtypes = !row.dtypes[0] ? "narrow" : !row.dtypes[1] ? "wide" : "any";
+    const char* const distance = !row.distances[0] ? "far" : !row.distances[1] ? "near" : "any";
     const py::object end = row.end == UINT64_MAX ? py::object(py::none()) : py::int_(row.end);
-    rows.append(py::make_tuple(name_of(row.kind), dtypes, row.begin, end, ways, name_of(row.basis), row.alpha,
-                               row.beta, row.reason, state.typical));
+    rows.append(py::make_tuple(name_of(row.kind), dtypes, distance, row.begin, end, ways, name_of(row.basis),
+                               row.alpha, row.beta, row.reason, state.typical));
   }
   return rows;
 }

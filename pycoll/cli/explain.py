@@ -53,6 +53,10 @@ def explain(
             "FACTOR of its bandwidth. May be repeated.",
         ),
     ] = None,
+    distance: Annotated[
+        str,
+        typer.Option(help="Without a topology: near or far, how far apart the host's processors are."),
+    ] = "near",
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Only what always adds in one order.")
     ] = False,
@@ -82,9 +86,8 @@ def explain(
         raise InvalidArgument(f"there is no collective {kind!r}; there are: {', '.join(COLLECTIVES)}")
     if not bytes_text and kind != "barrier":
         raise InvalidArgument("explain needs a size: pycoll explain allreduce 25MiB")
-    selector = _selector(
-        topology, ranks, profile, slow or [], deterministic, os.environ.get("PYCOLL_ALGO", "")
-    )
+    pins = os.environ.get("PYCOLL_ALGO", "")
+    selector = _selector(topology, ranks, profile, slow or [], distance, deterministic, pins)
     explanation = selector.explain(kind, parse_size(bytes_text or "0B"), dtype, root=root)
     if as_json:
         typer.echo(json.dumps(explanation.to_dict(), indent=1))
@@ -98,7 +101,13 @@ def explain(
 
 
 def _selector(
-    topology: str, ranks: int | None, profile: Path | None, slow: list[str], deterministic: bool, pins: str
+    topology: str,
+    ranks: int | None,
+    profile: Path | None,
+    slow: list[str],
+    distance: str,
+    deterministic: bool,
+    pins: str,
 ) -> Selector:
     from pycoll import InvalidArgument, Topology
     from pycoll.bench.environment import usable_cpus
@@ -110,7 +119,8 @@ def _selector(
             raise InvalidArgument("--slow needs --topology: it names links of one")
         measured = Profile.load(profile) if profile is not None else None
         count = ranks or (measured.ranks if measured is not None else max(usable_cpus(), 2))
-        return Selector(None, measured or for_group(None, count), pins, deterministic, ranks=count)
+        measured = measured or for_group(None, count)
+        return Selector(None, measured, pins, deterministic, ranks=count, distance=distance)
     machine = Topology.load(topology)
     if ranks is not None:
         machine = machine.first(ranks)

@@ -16,8 +16,8 @@ from pycoll.cli.bench import job_size
 
 if TYPE_CHECKING:
     from pycoll.profile import Profile
-    from pycoll.tuning.measure import Measured
     from pycoll.tuning.options import TuneOptions
+    from pycoll.tuning.results import Measured
 
 _QUIET = 0.5  # processes that were running before ours: with more, times are of a busy machine
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -10,72 +10,86 @@ from typing import Any
 from pycoll import calibration
 from pycoll.decisions import FAST_PATH
 from pycoll.profile import Profile
-from pycoll.tuning.measure import Measured
+from pycoll.tuning.measure import AS_CALLED
+from pycoll.tuning.results import CLEAN, Measured
 
 #: What a check must show to pass: regret and error as shares of the time.
 MEDIAN_REGRET, WORST_REGRET, MEDIAN_ERROR = 0.05, 0.15, 0.20
+#: Rounds that a state must have been seen in to be judged.
+_LEAST_ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One size: the way that the profile chooses, the one that was best now, and what the model said.
+    """One size in one state of the machine: the way that the profile chooses, the one that was best now, and
+    what the model said.
 
-    `regret` is by how much more time the choice took than the best way (ratios within rounds); `error` how
-    far the prediction was from the choice's time in `state`. `held_out`: the model was not fitted to this
-    size.
+    `regret` is by how much more time the choice took than the best way (ratios within rounds);
+    `as_called` the time of calls that name no algorithm / the choice's; `error` how far the prediction was
+    from the choice's time. `held_out`: the model was not fitted to this size.
     """
 
     collective: str
     bytes: int
+    state: str
     chosen: str
     seconds: float
     best: str
     best_seconds: float
     regret: float
+    as_called: float | None
     predicted: float | None
     error: float | None
     held_out: bool
-    state: str
     rounds: int
     wrong: int
 
 
 def verdicts(profile: Profile, measured: Iterable[Measured]) -> list[Verdict]:
-    table = profile.decisions()
-    models: dict[str, calibration.Calibration] = {}
-    found = []
-    for case in measured:
-        collective, dtype = case.case.collective, case.case.dtype
-        row = table.find(collective, case.bytes, dtype)
-        chosen = row.way if row is not None else FAST_PATH
-        best = case.best(against=chosen)
-        state = case.state()
-        model = models.setdefault(state, calibration.fit(profile, state))
-        seconds = case.by_state(chosen).get(state, case.seconds(chosen))
-        predicted = model.predict(collective, chosen, case.bytes, dtype)
-        found.append(
-            Verdict(
-                collective,
-                case.bytes,
-                chosen,
-                seconds,
-                best,
-                case.by_state(best).get(state, case.seconds(best)),
-                max(1 / case.ratio(best, chosen) - 1, 0.0),
-                predicted,
-                None if predicted is None else predicted / seconds - 1,
-                case.bytes not in model.sizes.get(collective, ()),
-                state,
-                len(case.rounds[chosen]),
-                case.wrong,
-            )
-        )
-    return found
+    return [verdict for case in measured for verdict in _of_case(profile, case)]
+
+
+def _of_case(profile: Profile, case: Measured) -> Iterator[Verdict]:
+    """A verdict for each state that was seen long enough; one for all together, where the group cannot tell
+    them apart or none was."""
+    counts = {state: list(case.states.values()).count(state) for state in CLEAN}
+    seen = [state for state in CLEAN if counts[state] >= _LEAST_ROUNDS] if profile.tells_distances else []
+    for state in seen:
+        yield _verdict(profile, case.in_state(state), state)
+    if not seen:
+        most = max(set(case.states.values()), key=list(case.states.values()).count)
+        yield _verdict(profile, case, "" if len(set(case.states.values())) > 1 else most)
+
+
+def _verdict(profile: Profile, case: Measured, state: str) -> Verdict:
+    collective, dtype = case.case.collective, case.case.dtype
+    row = profile.decisions().find(collective, case.bytes, dtype, "far" if state == "far" else "near")
+    chosen = row.way if row is not None else FAST_PATH
+    best = case.best(chosen, leave_out=[AS_CALLED])
+    seconds = case.seconds(chosen)
+    model = calibration.fit(profile, state)
+    predicted = model.predict(collective, chosen, case.bytes, dtype)
+    return Verdict(
+        collective,
+        case.bytes,
+        state or "both",
+        chosen,
+        seconds,
+        best,
+        case.seconds(best),
+        max(1 / case.ratio(best, chosen) - 1, 0.0),
+        case.ratio(AS_CALLED, chosen) if AS_CALLED in case.rounds else None,
+        predicted,
+        None if predicted is None else predicted / seconds - 1,
+        case.bytes not in model.sizes.get(collective, ()),
+        len(case.rounds[chosen]),
+        case.wrong,
+    )
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Over all sizes."""
+    """Over all sizes and states."""
 
     median_regret: float
     worst_regret: float
@@ -105,5 +119,5 @@ def summary(rows: Sequence[Verdict]) -> Summary:
         max(row.regret for row in rows),
         median(errors) if errors else None,
         median(held_out) if held_out else None,
-        sum(row.wrong for row in rows),
+        sum({(row.collective, row.bytes): row.wrong for row in rows}.values()),
     )

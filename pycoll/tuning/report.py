@@ -14,27 +14,33 @@ from pycoll.bench.units import format_seconds, format_size
 from pycoll.profile import Profile
 from pycoll.tuning import check
 from pycoll.tuning.check import Summary, Verdict
+from pycoll.tuning.results import CLEAN
 
 
 def print_profile(profile: Profile, collectives: Sequence[str], console: Console) -> None:
     """For every size what is chosen, and what comes after it."""
-    table = profile.decisions()
     for collective in collectives:
-        shown = _table(f"{collective}, {profile.ranks} ranks", "size", "choice", "time", "next best", "takes")
-        shown.add_column("state", no_wrap=True)
+        columns = ("size", "state", "choice", "time", "next best", "takes", "rounds")
+        shown = _table(f"{collective}, {profile.ranks} ranks", *columns)
         for size in profile.sizes_of(collective):
-            timings = profile.at(collective, size)
-            row = table.find(collective, size)
-            best = next(t for t in timings if row is not None and t.way == row.way)
-            others = [t for t in timings if t.way != best.way]
-            shown.add_row(
-                format_size(size),
-                Text(best.way, style="bold"),
-                format_seconds(best.seconds),
-                others[0].way if others else "",
-                f"{others[0].relative / best.relative:.2f}x" if others else "",
-                " ".join(best.by_state),
-            )
+            measured = profile.at(collective, size)
+            states: list[str] = [
+                each
+                for each in CLEAN
+                if profile.tells_distances and any(each in t.by_state for t in measured)
+            ] or [""]
+            for number, state in enumerate(states):
+                best, *others = profile.at(collective, size, state=state)
+                ratio = others[0].relative_in(state) / best.relative_in(state) if others else None
+                shown.add_row(
+                    "" if number else format_size(size),
+                    state,
+                    Text(best.way, style="bold"),
+                    format_seconds(best.seconds_in(state)),
+                    others[0].way if others else "",
+                    "" if ratio is None else f"{ratio:.2f}x",
+                    str(best.rounds),
+                )
         _print(shown, console)
     console.print(
         Text(
@@ -49,30 +55,24 @@ def print_profile(profile: Profile, collectives: Sequence[str], console: Console
 def print_verdicts(rows: Sequence[Verdict], total: Summary, ranks: int, console: Console) -> None:
     """For every size the choice against what is best now, and the prediction against the time."""
     for collective in dict.fromkeys(row.collective for row in rows):
-        shown = _table(
-            f"{collective}, {ranks} ranks: choices made before, measured now",
-            "size",
-            "choice",
-            "time",
-            "best now",
-            "its time",
-            "regret",
-            "predicted",
-            "error",
-        )
-        shown.add_column("state", no_wrap=True)
+        columns = ("size", "state", "choice", "time", "best now", "its time", "regret", "as called")
+        title = f"{collective}, {ranks} ranks: choices made before, measured now"
+        shown = _table(title, *columns, "predicted", "error")
+        previous = None
         for row in (row for row in rows if row.collective == collective):
             shown.add_row(
-                format_size(row.bytes),
+                "" if row.bytes == previous else format_size(row.bytes),
+                row.state,
                 Text(row.chosen, style="bold"),
                 format_seconds(row.seconds),
                 row.best if row.best != row.chosen else "the choice",
                 format_seconds(row.best_seconds),
                 Text(f"{row.regret:.1%}", style=_style(row.regret, check.WORST_REGRET)),
+                "-" if row.as_called is None else f"{row.as_called:.2f}x",
                 "-" if row.predicted is None else format_seconds(row.predicted),
                 "-" if row.error is None else f"{row.error:+.0%}" + ("" if row.held_out else " *"),
-                row.state,
             )
+            previous = row.bytes
         _print(shown, console)
     console.print(_line("regret, median over sizes", total.median_regret, check.MEDIAN_REGRET))
     console.print(_line("regret, worst size", total.worst_regret, check.WORST_REGRET))
@@ -86,7 +86,8 @@ def print_verdicts(rows: Sequence[Verdict], total: Summary, ranks: int, console:
     console.print(
         Text(
             "regret: by how much more time the choice took than the best way, from ratios within rounds. "
-            "error: predicted / measured - 1, in the state named; * sizes that the model was fitted to.",
+            "as called: a call that names no algorithm against the choice. error: predicted / measured - 1; "
+            "* sizes that the model was fitted to.",
             style="dim",
         )
     )
@@ -102,7 +103,7 @@ def _table(title: str, *columns: str) -> Table:
         padding=(0, 1, 0, 0),
     )
     for name in columns:
-        left = name in ("choice", "next best", "best now")
+        left = name in ("state", "choice", "next best", "best now")
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     return table
 

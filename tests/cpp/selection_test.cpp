@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kTwoRows =
     "decisions\t1\t2\n"
-    "row\tallreduce\tany\t0\t65536\tdirect\tpin\t0\t0\tby hand\n"
-    "row\tallreduce\tany\t65536\t-\tring/8,direct\tmeasured\t1e-05\t2e-10\ttuned";
+    "row\tallreduce\tany\tany\t0\t65536\tdirect\tpin\t0\t0\tby hand\n"
+    "row\tallreduce\tany\tany\t65536\t-\tring/8,direct\tmeasured\t1e-05\t2e-10\ttuned";
 
 void tables_are_read() {
   const DecisionTable table = DecisionTable::parse(kTwoRows);
@@ -33,14 +33,14 @@ void wrong_tables_are_refused() {
   };
   refuse("row", "line 1");
   refuse(head + "column", "line 2: 'column' is neither");
-  refuse(head + "row\tallreduce\tany\t0\t-\tdirect\tpin\t0\t0", "has 9 fields");
-  refuse(head + "row\tallred\tany\t0\t-\tdirect\tpin\t0\t0\t", "no collective 'allred'");
-  refuse(head + "row\tallreduce\thuge\t0\t-\tdirect\tpin\t0\t0\t", "'huge'");
-  refuse(head + "row\tallreduce\tany\t8\t8\tdirect\tpin\t0\t0\t", "end before they begin");
-  refuse(head + "row\tallreduce\tany\t0\t-\tring/x\tpin\t0\t0\t", "pieces is 'x'");
-  refuse(head + "row\tallreduce\tany\t0\t-\t@star\tpin\t0\t0\t", "no schedule '@star'");
-  refuse(head + "row\tallreduce\tany\t0\t-\tdirect\tguess\t0\t0\t", "'guess' is no basis");
-  refuse(std::string(kTwoRows) + "\nrow\tallreduce\twide\t4\t8\tdirect\tpin\t0\t0\t", "overlap");
+  refuse(head + "row\tallreduce\tany\tany\t0\t-\tdirect\tpin\t0\t0", "has 10 fields");
+  refuse(head + "row\tallred\tany\tany\t0\t-\tdirect\tpin\t0\t0\t", "no collective 'allred'");
+  refuse(head + "row\tallreduce\thuge\tany\t0\t-\tdirect\tpin\t0\t0\t", "'huge'");
+  refuse(head + "row\tallreduce\tany\tany\t8\t8\tdirect\tpin\t0\t0\t", "end before they begin");
+  refuse(head + "row\tallreduce\tany\tany\t0\t-\tring/x\tpin\t0\t0\t", "pieces is 'x'");
+  refuse(head + "row\tallreduce\tany\tany\t0\t-\t@star\tpin\t0\t0\t", "no schedule '@star'");
+  refuse(head + "row\tallreduce\tany\tany\t0\t-\tdirect\tguess\t0\t0\t", "'guess' is no basis");
+  refuse(std::string(kTwoRows) + "\nrow\tallreduce\twide\tfar\t4\t8\tdirect\tpin\t0\t0\t", "overlap");
 }
 
 Exchange allreduce(Communicator& comm, size_t count, int salt) {
@@ -76,8 +76,8 @@ void the_groups_first_table_is_rank_0s() {
 
 void rooted_rows_serve_every_root() {
   run_ranks(3, [](Communicator& comm) {
-    comm.install(
-        DecisionTable::parse("decisions\t1\t0\nrow\tbroadcast\tany\t0\t-\tbinomial_tree/4\tpin\t0\t0\t"));
+    comm.install(DecisionTable::parse(
+        "decisions\t1\t0\nrow\tbroadcast\tany\tany\t0\t-\tbinomial_tree/4\tpin\t0\t0\t"));
     for (int root = 0; root < 3; ++root) {
       Exchange exchange(CollectiveKind::Broadcast, comm.rank(), 3, 5000, root, Op::Sum, root);
       comm.run(exchange.call);
@@ -92,7 +92,7 @@ void schedules_of_their_own_run() {
     comm.install(
         DecisionTable::parse("decisions\t1\t0\n"
                              "schedule\tstar\tallreduce\t2\t1\t0\t0,1,0,0,1\t1,0,1,0,0\n"
-                             "row\tallreduce\tany\t0\t-\t@star\trule\t0\t0\tmine"));
+                             "row\tallreduce\tany\tany\t0\t-\t@star\trule\t0\t0\tmine"));
     Exchange exchange = allreduce(comm, 1000, 1);
     check(comm.chosen_algorithm(exchange.call) == "star", "the choice");
     comm.run(exchange.call);
@@ -102,7 +102,7 @@ void schedules_of_their_own_run() {
           comm.install(
               DecisionTable::parse("decisions\t1\t0\n"
                                    "schedule\thalf\tallreduce\t2\t1\t0\t0,1,0,0,1\n"
-                                   "row\tallreduce\tany\t0\t-\t@half\trule\t0\t0\t"));
+                                   "row\tallreduce\tany\tany\t0\t-\t@half\trule\t0\t0\t"));
         },
         "");
   });
@@ -150,7 +150,7 @@ void slow_choices_are_replaced() {
   };
   options.decisions =
       "decisions\t1\t2\n"
-      "row\tallreduce\tany\t16384\t-\tring/3000,direct\tmeasured\t1e-06\t1e-12\ta table of another day";
+      "row\tallreduce\tany\tany\t16384\t-\tring/3000,direct\tmeasured\t1e-06\t1e-12\ta table of another day";
   std::atomic<int> changed_at[3] = {};
   run_ranks(
       3,
@@ -177,7 +177,7 @@ void slow_choices_are_replaced() {
 void choices_without_another_way_stay() {
   run_ranks(2, [](Communicator& comm) {
     comm.install(DecisionTable::parse(
-        "decisions\t1\t2\nrow\tallreduce\tany\t16384\t-\tring/100\tpin\t1e-09\t1e-15\tpinned"));
+        "decisions\t1\t2\nrow\tallreduce\tany\tany\t16384\t-\tring/100\tpin\t1e-09\t1e-15\tpinned"));
     for (int call = 0; call < 60; ++call) {
       Exchange exchange = allreduce(comm, 5000, call);
       comm.run(exchange.call);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,8 +19,9 @@ COLLECTIVES = ("allreduce", "broadcast")
 def decisions() -> st.SearchStrategy[Decision]:
     edges = st.integers(0, 40)
 
-    def make(collective, begin, length, way, dtypes, basis):
-        return Decision(collective, begin, None if length == 0 else begin + length, way, dtypes, basis)
+    def make(collective, begin, length, way, dtypes, distance, basis):
+        end = None if length == 0 else begin + length
+        return Decision(collective, begin, end, way, dtypes, distance, basis)
 
     return st.builds(
         make,
@@ -27,6 +30,7 @@ def decisions() -> st.SearchStrategy[Decision]:
         edges,
         st.sampled_from(["direct", "ring", "ring/16", "binary_tree"]),
         st.sampled_from(["any", "wide", "narrow"]),
+        st.sampled_from(["any", "near", "far"]),
         st.sampled_from(BASES),
     )
 
@@ -34,25 +38,24 @@ def decisions() -> st.SearchStrategy[Decision]:
 @given(st.lists(decisions(), max_size=8))
 def test_merging_keeps_what_counts_at_every_size_and_leaves_no_overlap(rows):
     merged = DecisionTable(rows).merged_with(DecisionTable())
-    for collective in COLLECTIVES:
-        for dtype in ("float32", "bfloat16"):
-            for size in range(85):
-                strongest = None
-                for row in rows:
-                    of_class = row.dtypes in ("any", "narrow" if dtype == "bfloat16" else "wide")
-                    counts = row.collective == collective and of_class and row.covers(size)
-                    if counts and (not strongest or BASES.index(row.basis) >= BASES.index(strongest.basis)):
-                        strongest = row
-                found = merged.find(collective, size, dtype)
-                assert (found and found.way) == (strongest and strongest.way)
-                standing = [
-                    row
-                    for row in merged.rows
-                    if row.collective == collective
-                    and row.covers(size)
-                    and row.dtypes in ("any", "narrow" if dtype == "bfloat16" else "wide")
-                ]
-                assert len(standing) <= 1
+    for collective, dtype, distance in itertools.product(
+        COLLECTIVES, ("float32", "bfloat16"), ("near", "far")
+    ):
+        where = ("narrow" if dtype == "bfloat16" else "wide", distance)
+        for size in range(85):
+            strongest = None
+            for row in rows:
+                counts = row.collective == collective and row.concerns(*where) and row.covers(size)
+                if counts and (not strongest or BASES.index(row.basis) >= BASES.index(strongest.basis)):
+                    strongest = row
+            found = merged.find(collective, size, dtype, distance)
+            assert (found and found.way) == (strongest and strongest.way)
+            standing = [
+                row
+                for row in merged.rows
+                if row.collective == collective and row.concerns(*where) and row.covers(size)
+            ]
+            assert len(standing) <= 1
 
 
 def test_pins_beat_rules_beat_measured_beat_modelled():
@@ -74,18 +77,20 @@ def test_a_table_prints_what_it_says():
     table = DecisionTable(
         [
             Decision("allreduce", 0, 65536, "direct", reason="a row of mine"),
-            Decision("allreduce", 65536, None, "ring/16", "narrow", "pin"),
+            Decision("allreduce", 65536, None, "ring/16", "narrow", "far", "pin"),
         ]
     )
     lines = [" ".join(line.split()) for line in str(table).splitlines()]
     assert lines == [
         "allreduce 0 B to 64 KiB direct rule a row of mine",
-        "allreduce narrow 64 KiB and more ring/16 pin",
+        "allreduce narrow far 64 KiB and more ring/16 pin",
     ]
     assert "fast path" in str(DecisionTable())
 
 
-@pytest.mark.parametrize("fields", [{"basis": "guess"}, {"dtypes": "huge"}, {"end": 0}, {"begin": -1}])
+@pytest.mark.parametrize(
+    "fields", [{"basis": "guess"}, {"dtypes": "huge"}, {"distance": "mars"}, {"end": 0}, {"begin": -1}]
+)
 def test_rows_that_make_no_sense_are_refused(fields):
     with pytest.raises(pycoll.InvalidArgument):
         Decision(**{"collective": "allreduce", "begin": 0, "end": None, "way": "ring", **fields})

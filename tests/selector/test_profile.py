@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pycoll
-from pycoll import calibration
+from pycoll import DecisionTable, calibration
 from pycoll.candidates import work_of
 from pycoll.profile import MARGIN, Machine, Profile, Timing, default_path
 
@@ -28,6 +28,7 @@ def test_each_sizes_quickest_way_is_chosen_to_half_way_to_its_neighbours():
         timing(4096, "direct", 4.0, 4.0), timing(4096, "ring", 3.0, 4.0),
     )  # fmt: skip
     table = made.decisions()
+    table = table.merged_with(DecisionTable())  # both states of the machine say the same
     assert [(row.begin, row.end, row.way, row.others) for row in table.rows] == [
         (0, 2048, "direct", ("ring",)),
         (2048, None, "ring", ("direct",)),
@@ -45,13 +46,41 @@ def test_a_way_must_be_clearly_quicker_than_the_fast_path_to_replace_it():
         assert made.decisions().rows[0].way == chosen
 
 
+def test_each_state_of_the_machine_has_choices_of_its_own():
+    machine = dataclasses.replace(Machine.here(), cpus=2, quota=None)
+    made = dataclasses.replace(
+        profile(
+            timing(64, "direct", 3.0, by_state={"near": (2.0, 1.0), "far": (4.0, 1.0)}),
+            timing(64, "ring", 3.0, by_state={"near": (1.0, 0.5), "far": (8.0, 2.0)}),
+            timing(256, "direct", 3.0, by_state={"near": (2.0, 1.0)}),
+            timing(256, "ring", 3.0, by_state={"near": (1.0, 0.5)}),
+        ),
+        machine=machine,
+    )
+    table = made.decisions()
+    chosen = {
+        (size, distance): table.find("allreduce", size, distance=distance).way
+        for size in (64, 256)
+        for distance in ("near", "far")
+    }
+    assert chosen == {
+        (64, "near"): "ring",
+        (64, "far"): "direct",
+        (256, "near"): "ring",
+        (256, "far"): "direct",  # never measured there: the fast path fits itself to both
+    }
+    assert "not measured in this state" in table.find("allreduce", 256, distance="far").reason
+    crowded = dataclasses.replace(made, machine=dataclasses.replace(machine, cpus=1)).decisions()
+    assert {row.distance for row in crowded.rows} == {"any"}  # who shares a processor cannot tell
+
+
 def test_ways_far_behind_are_not_worth_trying():
     made = profile(timing(64, "direct", 1.0), timing(64, "ring", 3.9), timing(64, "binary_tree", 4.1))
     assert made.decisions().rows[0].others == ("ring",)
 
 
 def test_files_round_trip_and_newer_timings_replace_older_ones(tmp_path):
-    old = profile(timing(64, "direct", 1.0, by_state={"near": 0.5}), timing(256, "direct", 2.0))
+    old = profile(timing(64, "direct", 1.0, by_state={"near": (0.5, 1.0)}), timing(256, "direct", 2.0))
     new = profile(timing(256, "ring", 3.0))
     path = tmp_path / "folder" / "profile.json"
     old.merged_with(new).save(path)
@@ -140,7 +169,12 @@ def test_the_calibration_finds_the_coefficients_of_a_machine_that_obeys_it():
 
 
 def test_the_calibration_follows_the_machines_state():
-    made = profile(*(timing(s, "direct", 3.0, by_state={"near": 1.0, "far": 5.0}) for s in (4, 16, 64, 256)))
+    made = profile(
+        *(
+            timing(s, "direct", 3.0, by_state={"near": (1.0, 1.0), "far": (5.0, 1.0)})
+            for s in (4, 16, 64, 256)
+        )
+    )
     assert calibration.fit(made, "near").predict("allreduce", "direct", 16) == pytest.approx(1.0)
     assert calibration.fit(made, "far").predict("allreduce", "direct", 16) == pytest.approx(5.0)
     assert calibration.fit(made).predict("allreduce", "direct", 16) == pytest.approx(3.0)

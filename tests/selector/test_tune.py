@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,9 +11,9 @@ import sys
 import pytest
 
 from pycoll.bench.workload import Case
-from pycoll.profile import Profile, Timing
+from pycoll.profile import Machine, Profile, Timing
 from pycoll.tuning.check import summary, verdicts
-from pycoll.tuning.measure import Measured
+from pycoll.tuning.results import Measured
 
 
 def run(*arguments, **environment):
@@ -97,23 +98,31 @@ def test_requests_that_make_no_sense_exit_with_a_sentence(arguments, words):
 
 
 def test_verdicts_compare_within_rounds_and_with_the_model():
-    """The machine is thrice as slow in the second half of the rounds; neither regret nor error sees it."""
+    """Half of the rounds were in a state thrice as slow: each state is judged by its own rounds."""
     states = {number: "near" if number < 4 else "far" for number in range(8)}
     slower = {number: 1.0 if number < 4 else 3.0 for number in range(8)}
     rounds = {
         "direct": {n: 2.0 * slower[n] for n in range(8)},
         "ring": {n: 1.6 * slower[n] for n in range(8)},
-        "binary_tree": dict.fromkeys(range(3), 0.5),  # left early, so it cannot be the best
+        "binary_tree": dict.fromkeys(range(2), 0.5),  # left early, so it cannot be the best
+        "as called": {n: 2.2 * slower[n] for n in range(8)},
     }
     fresh = Measured(Case("allreduce", 64), 64, rounds, states, 0)
     timings = [
-        Timing("allreduce", size, "float32", "direct", 2.0, 1.0, 5, {"near": 1.8, "far": 6.6})
+        Timing("allreduce", size, "float32", "direct", 2.0, 1.0, 5, {"near": (1.8, 1.0), "far": (6.6, 1.0)})
         for size in (16, 64, 256)
     ]
-    (verdict,) = verdicts(Profile.of_here(2, timings), [fresh])
-    assert (verdict.chosen, verdict.best, verdict.held_out) == ("direct", "ring", True)
-    assert verdict.regret == pytest.approx(0.25)
-    assert verdict.state in ("near", "far")
-    assert verdict.error == pytest.approx({"near": -0.1, "far": 0.1}[verdict.state])
-    total = summary([verdict])
-    assert (total.median_regret, total.worst_regret, total.passed) == (verdict.regret, verdict.regret, False)
+    machine = dataclasses.replace(Machine.here(), cpus=2, quota=None)
+    near, far = verdicts(Profile(machine, 2, tuple(timings)), [fresh])
+    assert [(v.state, v.chosen, v.best, v.held_out) for v in (near, far)] == [
+        ("near", "direct", "ring", True),
+        ("far", "direct", "ring", True),
+    ]
+    assert (near.regret, far.regret) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert (near.as_called, far.as_called) == (pytest.approx(1.1), pytest.approx(1.1))
+    assert (near.error, far.error) == (pytest.approx(-0.1), pytest.approx(0.1))
+    total = summary([near, far])
+    assert (total.median_regret, total.worst_regret) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert not total.passed
+    (together,) = verdicts(Profile(dataclasses.replace(machine, cpus=1), 2, tuple(timings)), [fresh])
+    assert together.state == "both"
