@@ -122,6 +122,30 @@ void ranks_with_different_tables_hear_of_it() {
   });
 }
 
+void the_distance_chooses_once_the_ranks_agree() {
+  Selection selection("test", 2, [](CollectiveKind, const Way&, int) { return nullptr; });
+  selection.adopt(
+      selection.prepare(DecisionTable::parse("decisions\t1\t2\n"
+                                             "row\tallreduce\tany\tnear\t0\t-\tdirect\tpin\t0\t0\tclose\n"
+                                             "row\tallreduce\tany\tfar\t0\t-\tdirect\tpin\t0\t0\tapart")));
+  const auto row = [&] { return selection.find(CollectiveKind::AllReduce, DType::Float32, 100); };
+  check(row()->decision.reason == "close", "near until something else is known");
+  selection.heed(*row(), Arrivals::kThinksFar | Arrivals::kThinksNear);
+  check(row()->decision.reason == "close", "as long as the ranks do not agree");
+  selection.heed(*row(), Arrivals::kThinksFar);
+  check(row()->decision.reason == "apart", "far");
+  selection.heed(*row(), Arrivals::kThinksNear);
+  check(row()->decision.reason == "close", "near again");
+
+  check(selection.hints(*row()) == 0, "no opinion without a look");
+  for (int look = 0; look < 3; ++look) selection.feel_distance(200e-9);
+  check(selection.hints(*row()) == Arrivals::kThinksFar, "three looks make an opinion");
+  for (int look = 0; look < 7; ++look) selection.feel_distance(50e-9);
+  check(selection.hints(*row()) == Arrivals::kThinksNear, "and change it");
+  for (int look = 0; look < 8; ++look) selection.feel_distance(1e-3);
+  check(selection.hints(*row()) == 0, "which fades for who always sleeps, or comes last");
+}
+
 void rules_must_be_the_same() {
   Meeting meeting(2);
   std::vector<std::thread> threads;
@@ -199,6 +223,7 @@ int main() {
   run("rooted rows serve every root", rooted_rows_serve_every_root);
   run("schedules of their own run", schedules_of_their_own_run);
   run("ranks with different tables hear of it", ranks_with_different_tables_hear_of_it);
+  run("the distance chooses once the ranks agree", the_distance_chooses_once_the_ranks_agree);
   run("rules must be the same", rules_must_be_the_same);
   run("slow choices are replaced", slow_choices_are_replaced);
   run("choices without another way stay", choices_without_another_way_stay);
