@@ -278,7 +278,7 @@ void Courier::end_late(MessageWork& work, const std::string& what) {
     text += "rank " + std::to_string(peer) + " (pid " + std::to_string(group_.control(peer).pid) +
             ") has not " + (work.request.sends ? "received" : "sent") + " all of it";
   group_.fail(shm::FailureKind::Timeout,
-              text + ". The group is no longer usable; if that rank is merely slow, give a longer timeout.");
+              text + ". The group is no longer usable; if that rank is merely slow, a longer timeout will do.");
   try {
     group_.throw_failure();
   } catch (...) {

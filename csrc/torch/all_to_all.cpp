@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -35,6 +36,31 @@ std::vector<int64_t> rows_by_rank(const at::Tensor& tensor, std::vector<int64_t>
   return splits;
 }
 
+// Whether a byte of some output, but for what a rank keeps in place, is one of an input as well.
+template <class Messages>
+bool overlap(const Messages& sends, const Messages& receives) {
+  const auto meet = [](const auto& a, const auto& b) {
+    return a.bytes > 0 && b.bytes > 0 && static_cast<char*>(a.data) < static_cast<char*>(b.data) + b.bytes &&
+           static_cast<char*>(b.data) < static_cast<char*>(a.data) + a.bytes;
+  };
+  for (const auto& send : sends)
+    for (const auto& receive : receives)
+      if (meet(send, receive)) return true;
+  return false;
+}
+
+template <class Messages>
+bool disjoint(Messages messages) {
+  std::sort(messages.begin(), messages.end(), [](const auto& a, const auto& b) { return a.data < b.data; });
+  const char* end = nullptr;
+  for (const auto& message : messages) {
+    if (message.bytes == 0) continue;
+    if (static_cast<const char*>(message.data) < end) return false;
+    end = static_cast<const char*>(message.data) + message.bytes;
+  }
+  return true;
+}
+
 // Every rank judges every pair, so that all raise alike.
 void require_agreement(const int64_t* table, int ranks) {
   const auto row = [&](int r) { return table + size_t(r) * (1 + 2 * size_t(ranks)); };
@@ -60,7 +86,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
     require_same_dtype(input, output, kAllToAllBase);
     const auto input_rows = rows_by_rank(input, input_splits, getSize(), "input");
     const auto output_rows = rows_by_rank(output, output_splits, getSize(), "output");
-    Launch launch(kAllToAllBase);
+    Launch launch(kAllToAllBase, input);
     if (input_splits.empty() && output_splits.empty()) {
       require(input.numel() == output.numel(), kAllToAllBase,
               c10::str("input and output must have as many elements, got ", input.numel(), " and ",
@@ -92,7 +118,7 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
     for (const Tensors* list : {&outputs, &inputs})
       require(list->size() == size_t(getSize()), kAllToAll,
               c10::str("a list must hold a tensor for each of ", getSize(), " ranks, got ", list->size()));
-    Launch launch(kAllToAll);
+    Launch launch(kAllToAll, inputs);
     std::vector<Message> sends, receives;
     for (const at::Tensor& input : inputs) {
       require_same_dtype(inputs[0], input, kAllToAll);
@@ -108,10 +134,23 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
 
 // An all_to_all whose sizes only the two ranks concerned know: a message a pair of ranks, and beside them an
 // all_gather of what each rank sends, which keeps the ranks in step and catches those that disagree.
-Backend::WorkPtr Backend::exchange(Launch launch, const std::vector<Message>& sends,
+Backend::WorkPtr Backend::exchange(Launch launch, std::vector<Message> sends,
                                    const std::vector<Message>& receives, DType dtype, at::TensorList results,
                                    const c10d::AllToAllOptions& opts) {
   const int rank = getRank(), ranks = getSize();
+  require(disjoint(receives), launch.what(), "outputs share memory with each other; give each its own");
+  if (overlap(sends,
+              receives)) {  // as when the output is the input: what is sent must not be overwritten before
+    size_t total = 0;
+    for (const Message& send : sends) total += send.bytes;
+    at::Tensor copy = launch.scratch(int64_t(total), at::kByte);
+    auto* next = static_cast<char*>(copy.mutable_data_ptr());
+    for (Message& send : sends) {
+      if (send.bytes > 0) std::memcpy(next, send.data, send.bytes);
+      send.data = next;
+      next += send.bytes;
+    }
+  }
   // A row of the table: dtype, bytes to each rank, bytes from each.
   const size_t columns = 1 + 2 * size_t(ranks);
   at::Tensor mine = launch.scratch(int64_t(columns), at::kLong);
@@ -122,7 +161,6 @@ Backend::WorkPtr Backend::exchange(Launch launch, const std::vector<Message>& se
     row[1 + r] = int64_t(sends[size_t(r)].bytes);
     row[1 + ranks + r] = int64_t(receives[size_t(r)].bytes);
   }
-  const TorchCall& what = launch.what();
   CollectiveCall& call = launch.add(CollectiveKind::AllGather, mine, columns, opts.timeout);
   call.input = row;
   call.output = table.mutable_data_ptr();
@@ -132,7 +170,7 @@ Backend::WorkPtr Backend::exchange(Launch launch, const std::vector<Message>& se
   launch.diagnose = [table, gathered, ranks] {
     if (!gathered->exception()) require_agreement(table.const_data_ptr<int64_t>(), ranks);
   };
-  auto work = coalescing_ ? coalescing_ : new_work(what);
+  auto work = coalescing_ ? coalescing_ : new_work(launch);
   work->take(std::move(launch), results);
   work->add(std::move(gathered));
   const uint64_t tag = kExchangeTag | exchanges_++;

@@ -1,8 +1,10 @@
 #include "torch/backend.h"
 
+#include <ATen/record_function.h>
 #include <unistd.h>
 
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "torch/errors.h"
@@ -22,17 +24,19 @@ std::vector<c10::weak_intrusive_ptr<Backend>>& live_backends() {
 
 }  // namespace
 
-Backend::Backend(std::shared_ptr<Communicator> communicator)
-    : c10d::Backend(communicator->rank(), communicator->ranks()),
-      communicator_(std::move(communicator)),
+Backend::Backend(Joined joined, Rendezvous rendezvous)
+    : c10d::Backend(joined.communicator->rank(), joined.communicator->ranks()),
+      communicator_(std::move(joined.communicator)),
+      peers_(std::move(joined.peers)),
+      rendezvous_(std::move(rendezvous)),
       options_(c10::make_intrusive<Options>(
           "pycoll", std::chrono::duration_cast<std::chrono::milliseconds>(communicator_->options().timeout))),
       process_(getpid()) {
   options_->group_name = communicator_->options().group;
 }
 
-c10::intrusive_ptr<Backend> Backend::create(std::shared_ptr<Communicator> communicator) {
-  auto backend = c10::make_intrusive<Backend>(std::move(communicator));
+c10::intrusive_ptr<Backend> Backend::create(const Rendezvous& rendezvous) {
+  auto backend = c10::make_intrusive<Backend>(join(rendezvous), rendezvous);
   std::lock_guard lock(live_mutex);
   std::erase_if(live_backends(), [](const auto& old) { return old.expired(); });
   live_backends().emplace_back(backend);
@@ -54,6 +58,7 @@ void Backend::shutdown() {
   if (getpid() != process_ || left_.exchange(true)) return;
   works_->wait_for_none(kTimeToFinish);
   communicator_->close();
+  peers_ = nullptr;
 }
 
 void Backend::shutdown_all() {
@@ -78,18 +83,14 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
   });
 }
 
-void Backend::monitoredBarrier(const c10d::BarrierOptions& /*opts*/, bool /*wait_all_ranks*/) {
-  C10_THROW_ERROR(
-      DistError,
-      "pycoll does not support monitored_barrier yet; barrier() names a rank that is late or lost");
-}
-
-c10::intrusive_ptr<AsyncWork> Backend::new_work(const TorchCall& what, bool awaited) {
-  return c10::make_intrusive<AsyncWork>(getRank(), what, communicator_->sequence(), works_, awaited);
+c10::intrusive_ptr<AsyncWork> Backend::new_work(const Launch& launch, bool awaited) {
+  return c10::make_intrusive<AsyncWork>(getRank(), launch, communicator_->sequence(), works_, awaited);
 }
 
 Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList results) {
   if (!async && !coalescing_) {
+    std::optional<ProfiledCall> record;
+    if (at::hasCallbacks()) record.emplace(getRank(), launch);
     std::exception_ptr error;  // one failed call does not skip the rest, so that ranks stay in step
     for (const CollectiveCall& call : launch.calls) {
       try {
@@ -102,7 +103,7 @@ Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList resul
     launch.write_back();
     return nullptr;
   }
-  auto work = coalescing_ ? coalescing_ : new_work(launch.what());
+  auto work = coalescing_ ? coalescing_ : new_work(launch);
   const auto calls = std::move(launch.calls);
   work->take(std::move(launch), results);
   try {
@@ -125,7 +126,7 @@ Backend::WorkPtr Backend::finish(c10::intrusive_ptr<AsyncWork> work, bool async)
 
 void Backend::startCoalescing() {
   if (coalescing_) C10_THROW_ERROR(ValueError, "pycoll: coalescing has been started already; end it first");
-  coalescing_ = new_work(kCoalesced);
+  coalescing_ = new_work(Launch(kCoalesced));
 }
 
 Backend::WorkPtr Backend::endCoalescing() {

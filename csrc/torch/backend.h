@@ -1,12 +1,14 @@
 // torch.distributed's backend "pycoll": c10d's methods in the engine's terms.
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "engine/communicator.h"
+#include "torch/bootstrap.h"
 #include "torch/launch.h"
 #include "torch/work.h"
 
@@ -17,9 +19,9 @@ class Backend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  static c10::intrusive_ptr<Backend> create(std::shared_ptr<Communicator> communicator);
-  explicit Backend(
-      std::shared_ptr<Communicator> communicator);  // for create(), which shutdown_all() knows of
+  // Meets the other ranks. A failure here is told to them, so that they raise at once an error that names it.
+  static c10::intrusive_ptr<Backend> create(const Rendezvous& rendezvous);
+  Backend(Joined joined, Rendezvous rendezvous);  // for create(), which shutdown_all() knows of
   ~Backend() override;
 
   // collectives.cpp. A synchronous call runs on the caller's thread and returns null, as c10d allows.
@@ -28,6 +30,9 @@ class Backend final : public c10d::Backend {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+
+  // sparse.cpp
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
 
   // collectives_of_shards.cpp
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -56,10 +61,24 @@ class Backend final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
+  // monitored_barrier.cpp
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // membership.cpp
+  bool supportsSplitting() const override { return true; }
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& opts) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<Options>& opts, const int& rank,
+                                          const int& size) override;
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& excluded, int flags,
+                                           const c10::intrusive_ptr<Options>& opts) override;
+
   // backend.cpp
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
-  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   const std::string getBackendName() const override { return "pycoll"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
@@ -91,8 +110,7 @@ class Backend final : public c10d::Backend {
 
   WorkPtr start(Launch& launch, bool async, at::TensorList results);
   WorkPtr finish(c10::intrusive_ptr<AsyncWork> work, bool async);
-  c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what) { return new_work(what, true); }
-  c10::intrusive_ptr<AsyncWork> new_work(const TorchCall& what, bool awaited);
+  c10::intrusive_ptr<AsyncWork> new_work(const Launch& launch, bool awaited = true);
   WorkPtr receive(const TorchCall& what, Tensors& tensors, int source, int tag);
   const at::Tensor& only(const Tensors& tensors, const TorchCall& what) const;
   int root_of(int64_t root, const TorchCall& what) const;
@@ -101,14 +119,25 @@ class Backend final : public c10d::Backend {
                       const c10d::AllgatherOptions& opts);
   void add_reduce_scatter(Launch& launch, const at::Tensor& output, const at::Tensor& input,
                           const c10d::ReduceScatterOptions& opts);
-  WorkPtr exchange(Launch launch, const std::vector<Message>& sends, const std::vector<Message>& receives,
+  WorkPtr sparse_all_reduce(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
+  void watch_barrier(std::chrono::milliseconds limit, uint64_t tag, bool wait_all_ranks);
+  void pass_watched_barrier(std::chrono::milliseconds limit, uint64_t tag);
+  CommunicatorOptions options_for(const std::string& key, const c10::intrusive_ptr<Options>& opts) const;
+  c10::intrusive_ptr<c10d::Backend> derive(const std::string& key, const std::vector<int>& members,
+                                           const c10::intrusive_ptr<Options>& opts);
+  WorkPtr exchange(Launch launch, std::vector<Message> sends, const std::vector<Message>& receives,
                    DType dtype, at::TensorList results, const c10d::AllToAllOptions& opts);
 
   std::shared_ptr<Communicator> communicator_;
+  KnownPeers::Lesson peers_;
+  const Rendezvous rendezvous_;  // where groups made from this one meet
   std::shared_ptr<GroupWorks> works_ = std::make_shared<GroupWorks>();
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<AsyncWork> coalescing_;  // collects what is called between start- and endCoalescing
   uint64_t exchanges_ = 0;                    // all_to_alls by messages so far, for their tags
+  std::atomic<uint64_t> monitored_barriers_{0};
+  int splits_ = 0;
+  std::map<std::string, int> shrinks_;  // by the ranks that stayed
   std::atomic<bool> left_{false};
   const int process_;  // a forked child has no part in the group
 };

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -12,12 +14,35 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::milliseconds kTimeToLookForTheDead{5};  // between looks for a key
+
 class StoreExchange {
  public:
   explicit StoreExchange(const Rendezvous& rendezvous)
-      : rendezvous_(rendezvous), started_(Clock::now()), deadline_(started_ + rendezvous.timeout) {}
+      : rendezvous_(rendezvous),
+        started_(Clock::now()),
+        deadline_(started_ + rendezvous.options.timeout),
+        processes_(size_t(rendezvous.ranks)) {
+    for (size_t r = 0; r < rendezvous.global_ranks.size() && r < processes_.size(); ++r)
+      processes_[r] = KnownPeers::of(rendezvous.global_ranks[r]);
+  }
 
+  // The first time, each rank says who it is as well.
   std::vector<std::string> all_gather(const std::string& mine) {
+    if (exchanges_ > 0) return exchange(mine);
+    std::vector<std::string> values = exchange(Process::self().text() + '\n' + mine);
+    for (size_t r = 0; r < values.size(); ++r) {
+      const size_t end = values[r].find('\n');
+      processes_[r] = Process::parse(values[r].substr(0, end));
+      values[r].erase(0, end == std::string::npos ? end : end + 1);
+    }
+    return values;
+  }
+
+  const std::vector<std::optional<Process>>& processes() const { return processes_; }
+
+ private:
+  std::vector<std::string> exchange(const std::string& mine) {
     const int exchange = exchanges_++;
     std::vector<std::string> keys;
     for (int r = 0; r < rendezvous_.ranks; ++r)
@@ -34,9 +59,8 @@ class StoreExchange {
     }
   }
 
- private:
   std::string who() const {
-    return "group " + rendezvous_.group + ", rank " + std::to_string(rendezvous_.rank) + " of " +
+    return "group " + rendezvous_.options.group + ", rank " + std::to_string(rendezvous_.rank) + " of " +
            std::to_string(rendezvous_.ranks) + ": ";
   }
 
@@ -45,10 +69,22 @@ class StoreExchange {
     auto pause = std::chrono::microseconds(50);
     while (!rendezvous_.store->check(keys)) {
       if (rendezvous_.store->check({kFailedKey})) throw_failure();
+      if (pause >= kTimeToLookForTheDead) throw_if_gone(keys);
       if (Clock::now() >= deadline_) throw_timeout(keys);
       if (rendezvous_.check_interrupted) rendezvous_.check_interrupted();
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::microseconds(10'000));
+    }
+  }
+
+  void throw_if_gone(const std::vector<std::string>& keys) {
+    for (int r = 0; r < rendezvous_.ranks; ++r) {
+      const auto& process = processes_[size_t(r)];
+      if (!process || !process->gone() || rendezvous_.store->check({keys[size_t(r)]})) continue;
+      throw PeerLost(
+          who() + "rank " + std::to_string(r) + " (pid " + std::to_string(process->pid) +
+          ") is gone: its process exited or was killed before the group was made. Look at that rank's "
+          "own output for the cause.");
     }
   }
 
@@ -80,14 +116,36 @@ class StoreExchange {
 
   const Rendezvous rendezvous_;
   const Clock::time_point started_, deadline_;
+  std::vector<std::optional<Process>> processes_;  // of the ranks, where known
   int exchanges_ = 0;
 };
 
 }  // namespace
 
-AllGatherBytes all_gather_over(const Rendezvous& rendezvous) {
-  auto exchange = std::make_shared<StoreExchange>(rendezvous);
-  return [exchange](const std::string& mine) { return exchange->all_gather(mine); };
+namespace {
+
+// Writes kFailedKey for the ranks that wait, unless another one did.
+void tell_failure(const Rendezvous& rendezvous, const std::string& message) noexcept {
+  try {
+    if (!rendezvous.store->check({kFailedKey}))
+      rendezvous.store->set(kFailedKey, std::to_string(rendezvous.rank) + ": " + message);
+  } catch (const std::exception&) {  // the store may be what failed
+  }
+}
+
+}  // namespace
+
+Joined join(const Rendezvous& rendezvous) {
+  StoreExchange exchange(rendezvous);
+  try {
+    auto communicator = Communicator::create(
+        rendezvous.rank, rendezvous.ranks, [&](const std::string& mine) { return exchange.all_gather(mine); },
+        rendezvous.options);
+    return {std::move(communicator), KnownPeers::learn(rendezvous.global_ranks, exchange.processes())};
+  } catch (const std::exception& e) {
+    tell_failure(rendezvous, e.what());
+    throw;
+  }
 }
 
 }  // namespace pycoll::torch_adapter

@@ -29,7 +29,8 @@ bool worth_packing(at::TensorList tensors) {
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   return translating_errors([&] {
     const at::Tensor& tensor = only(tensors, kAllReduce);
-    Launch launch(kAllReduce);
+    if (tensor.layout() == at::kSparse) return sparse_all_reduce(tensor, opts);
+    Launch launch(kAllReduce, tensors);
     CollectiveCall& call =
         launch.add(CollectiveKind::AllReduce, tensor, size_t(tensor.numel()), opts.timeout);
     launch.set_op(call, opts.reduceOp);
@@ -40,7 +41,7 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
 
 Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   return translating_errors([&] {
-    Launch launch(kAllReduceCoalesced);
+    Launch launch(kAllReduceCoalesced, tensors);
     for (const at::Tensor& tensor : tensors) require_dense_cpu(tensor, kAllReduceCoalesced);
     const auto add = [&](at::TensorList part) {
       size_t count = 0;
@@ -60,7 +61,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::Allr
 Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   return translating_errors([&] {
     const at::Tensor& tensor = only(tensors, kBroadcast);
-    Launch launch(kBroadcast);
+    Launch launch(kBroadcast, tensors);
     CollectiveCall& call =
         launch.add(CollectiveKind::Broadcast, tensor, size_t(tensor.numel()), opts.timeout);
     call.root = root_of(opts.rootRank, launch.what());
@@ -77,7 +78,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
 Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   return translating_errors([&] {
     const at::Tensor& tensor = only(tensors, kReduce);
-    Launch launch(kReduce);
+    Launch launch(kReduce, tensors);
     CollectiveCall& call = launch.add(CollectiveKind::Reduce, tensor, size_t(tensor.numel()), opts.timeout);
     launch.set_op(call, opts.reduceOp);
     call.root = root_of(opts.rootRank, launch.what());

@@ -1,6 +1,7 @@
 #include "torch/launch.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <vector>
@@ -131,6 +132,10 @@ std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout) {
   return timeout;
 }
 
+Launch::Launch(const TorchCall& what, at::TensorList shown) : what_(&what) {
+  if (at::hasCallbacks()) shown_ = shown.vec();
+}
+
 CollectiveCall& Launch::add(CollectiveKind kind, const at::Tensor& like, size_t count,
                             std::chrono::milliseconds timeout) {
   CollectiveCall& call = calls.emplace_back();
@@ -247,8 +252,9 @@ at::Tensor Launch::scratch(int64_t elements, const at::TensorOptions& options) {
 }
 
 void Launch::write_back() {
-  if (copies_.empty()) return;
+  if (copies_.empty() && !conclude) return;
   at::AutoDispatchBelowADInplaceOrView no_autograd;
+  if (conclude) conclude();
   for (CopyBack& copy : copies_) copy.destination.copy_(copy.source);
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
 
 #include "engine/communicator.h"
 
@@ -34,9 +35,11 @@ std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout);
 
 class Launch {
  public:
-  explicit Launch(const TorchCall& what) : what_(&what) {}
+  // `shown`: the tensors whose shapes a profiler shows.
+  explicit Launch(const TorchCall& what, at::TensorList shown = {});
 
   const TorchCall& what() const { return *what_; }
+  const std::vector<at::Tensor>& shown() const { return shown_; }
 
   // Adds a call of the engine. It points at nothing yet. The reference holds until the next add().
   CollectiveCall& add(CollectiveKind kind, const at::Tensor& like, size_t count,
@@ -59,7 +62,10 @@ class Launch {
   // Called when all is over, well or not; throws what explains a failure better than the engine could.
   std::function<void()> diagnose;
 
-  // Writes results into the tensors whose layout kept the engine from writing there itself.
+  // Called when all went well, for results that are more than bytes in place.
+  std::function<void()> conclude;
+
+  // Writes results into the tensors whose layout kept the engine from writing there itself; concludes.
   void write_back();
 
   // What the engine is to run, in order.
@@ -73,6 +79,7 @@ class Launch {
   void* flat(at::TensorList tensors, Direction direction);
 
   const TorchCall* what_;
+  std::vector<at::Tensor> shown_;  // empty where no profiler runs
   c10::SmallVector<at::Tensor, 4> held_;
   c10::SmallVector<CopyBack, 2> copies_;
 };

@@ -30,15 +30,20 @@ void log_warning(const std::string& text) {
 
 c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
                                          double timeout_seconds, const std::string& group,
-                                         const std::string& decisions, const std::string& rules) {
+                                         const std::string& decisions, const std::string& rules,
+                                         std::vector<int> global_ranks, bool new_world) {
+  if (new_world) KnownPeers::forget_all();
   const auto timeout =
       std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(timeout_seconds));
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
-    const auto all_gather =
-        all_gather_over({std::move(store), rank, ranks, group, timeout, throw_if_interrupted});
-    return Backend::create(Communicator::create(
-        rank, ranks, all_gather,
-        {.group = group, .timeout = timeout, .decisions = decisions, .rules = rules, .log = log_warning}));
+    return Backend::create(
+        {.store = std::move(store),
+         .rank = rank,
+         .ranks = ranks,
+         .options =
+             {.group = group, .timeout = timeout, .decisions = decisions, .rules = rules, .log = log_warning},
+         .check_interrupted = throw_if_interrupted,
+         .global_ranks = std::move(global_ranks)});
   });
 }
 
@@ -73,8 +78,8 @@ void translate(std::exception_ptr error) {
 PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
   py::register_local_exception_translator(translate);
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
-        py::arg("group"), py::arg("decisions") = "", py::arg("rules") = "",
-        py::call_guard<py::gil_scoped_release>());
+        py::arg("group"), py::arg("decisions"), py::arg("rules"), py::arg("global_ranks"),
+        py::arg("new_world"), py::call_guard<py::gil_scoped_release>());
   m.def("move_to_shared_memory", &move_to_shared_memory, py::arg("backend"), py::arg("tensor"));
   m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }

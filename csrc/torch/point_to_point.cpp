@@ -6,7 +6,7 @@ namespace {
 
 constexpr TorchCall kSend{c10d::OpType::SEND, "pycoll:send"};
 constexpr TorchCall kReceive{c10d::OpType::RECV, "pycoll:recv"};
-constexpr TorchCall kReceiveAny{c10d::OpType::RECVANYSOURCE, "pycoll:recv_any_source"};
+constexpr TorchCall kReceiveAny{c10d::OpType::RECVANYSOURCE, "pycoll:recvAnySource"};
 
 uint64_t engine_tag(int tag) {
   return uint32_t(tag);
@@ -17,9 +17,9 @@ uint64_t engine_tag(int tag) {
 Backend::WorkPtr Backend::send(Tensors& tensors, int destination, int tag) {
   return translating_errors([&]() -> WorkPtr {
     const at::Tensor& tensor = only(tensors, kSend);
-    Launch launch(kSend);
+    Launch launch(kSend, tensors);
     const void* data = launch.read(tensor);
-    auto work = coalescing_ ? coalescing_ : new_work(kSend);
+    auto work = coalescing_ ? coalescing_ : new_work(launch);
     work->take(std::move(launch), tensors);
     work->add(communicator_->send(data, tensor.nbytes(), destination, engine_tag(tag)));
     return finish(std::move(work), true);
@@ -40,10 +40,10 @@ Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
 
 Backend::WorkPtr Backend::receive(const TorchCall& what, Tensors& tensors, int source, int tag) {
   const at::Tensor& tensor = only(tensors, what);
-  Launch launch(what);
+  Launch launch(what, tensors);
   void* data = launch.write(tensor);
   // A message may never come: leaving the group does not wait for it.
-  auto work = coalescing_ ? coalescing_ : new_work(what, false);
+  auto work = coalescing_ ? coalescing_ : new_work(launch, false);
   work->take(std::move(launch), tensors);
   int* heard = source < 0 ? work->source_slot() : nullptr;
   work->add(communicator_->recv(data, tensor.nbytes(), source, engine_tag(tag), std::nullopt, heard));

@@ -12,9 +12,17 @@
 
 namespace pycoll::torch_adapter {
 
-AsyncWork::AsyncWork(int rank, const TorchCall& what, uint64_t sequence, std::shared_ptr<GroupWorks> group,
+ProfiledCall::ProfiledCall(int rank, const Launch& launch)
+    : c10d::Work(rank, launch.what().type, launch.what().title, launch.shown()) {}
+
+ProfiledCall::~ProfiledCall() {
+  if (recordFunctionEndCallback_) recordFunctionEndCallback_();
+}
+
+AsyncWork::AsyncWork(int rank, const Launch& launch, uint64_t sequence, std::shared_ptr<GroupWorks> group,
                      bool awaited)
-    : c10d::Work(rank, what.type, at::hasCallbacks() ? what.title : nullptr),
+    : c10d::Work(rank, launch.what().type, at::hasCallbacks() ? launch.what().title : nullptr,
+                 launch.shown()),
       sequence_(sequence),
       group_(std::move(group)),
       awaited_(awaited) {

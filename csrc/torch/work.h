@@ -12,12 +12,20 @@
 
 namespace pycoll::torch_adapter {
 
+// A synchronous call as a profiler sees it, from this object's making to its end. c10d's Work makes such
+// records.
+class ProfiledCall final : public c10d::Work {
+ public:
+  ProfiledCall(int rank, const Launch& launch);
+  ~ProfiledCall() override;
+};
+
 // Life: made, take() and add() any number of times, seal(); settles when the engine has ended all its works.
 // Until then it keeps itself, and the tensors it was given, alive: a caller may drop both.
 class AsyncWork : public c10d::Work {
  public:
   // `awaited`: leaving the group waits for this work.
-  AsyncWork(int rank, const TorchCall& what, uint64_t sequence, std::shared_ptr<GroupWorks> group,
+  AsyncWork(int rank, const Launch& launch, uint64_t sequence, std::shared_ptr<GroupWorks> group,
             bool awaited);
   ~AsyncWork() override;
 

@@ -8,7 +8,9 @@ this module imports neither torch nor anything compiled, since it happens within
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +47,37 @@ def register() -> None:
     if not dist.is_available() or "pycoll" in dist.Backend.backend_list:
         return
     dist.Backend.register_backend("pycoll", _create, extended_api=True, devices=["cpu"])
+    _serve_monitored_barrier(dist)
+
+
+def _serve_monitored_barrier(dist: Any) -> None:
+    """`torch.distributed.monitored_barrier` refuses all backends but gloo before it asks them: let it ask a
+    group whose CPU backend is pycoll. Every other group gets torch's own function."""
+    import functools
+
+    import torch
+
+    c10d = dist.distributed_c10d
+    torchs_own = c10d.monitored_barrier
+
+    @functools.wraps(torchs_own)
+    def monitored_barrier(
+        group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        members = c10d._get_default_group() if group is None else group
+        ours = False
+        if not c10d._rank_not_in_group(group):
+            with contextlib.suppress(RuntimeError):  # it has no backend for the CPU
+                ours = members._get_backend(torch.device("cpu")).name() == "pycoll"
+        if not ours:
+            torchs_own(group, timeout, wait_all_ranks)
+            return
+        if isinstance(timeout, (int, float)):
+            timeout = timedelta(seconds=timeout)
+        limit = {} if timeout is None else {"timeout": timeout}
+        members.monitored_barrier(**limit, wait_all_ranks=wait_all_ranks)
+
+    c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier
 
 
 def _create(options: Any, backend_options: Any = None) -> dist.Backend:

@@ -6,15 +6,17 @@ it is first used, once a machine, into a cache; `python -m pycoll.torch.build` d
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
-import functools
 import hashlib
 import importlib.machinery
 import importlib.util
+import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -26,16 +28,29 @@ from pathlib import Path
 from types import ModuleType
 
 MODULE_NAME = "_pycoll_torch"
+BEFOREHAND = "python -m pycoll.torch.build"
+DAY = 24 * 3600.0  # seconds
 
 
-@functools.cache
-def load() -> ModuleType:
+_loaded: ModuleType | None = None
+
+
+def load(timeout: float | None = None) -> ModuleType:
     """The compiled adapter; compiled first if this machine's cache has none for this torch and this pycoll.
 
+    Args:
+        timeout: seconds that compiling, or waiting for the process that compiles, may take.
+
     Raises:
-        RuntimeError: there is no compiler, or it failed (with its message).
+        RuntimeError: there is no compiler, it failed (with its message), or time ran out.
     """
-    path = compiled()
+    global _loaded
+    if _loaded is None:
+        _loaded = _load(compiled(timeout))
+    return _loaded
+
+
+def _load(path: Path) -> ModuleType:
     import torch  # noqa: F401  the adapter needs torch's libraries in the process
 
     # Loaded first and by its path, libpycoll is found under its bare name when the adapter asks for it, so
@@ -49,13 +64,18 @@ def load() -> ModuleType:
     return module
 
 
-def compiled() -> Path:
-    """Path of the compiled adapter, compiling it if need be. One process a machine does, the others wait."""
+def compiled(timeout: float | None = None) -> Path:
+    """Path of the compiled adapter, compiling it if need be. One process a machine does, the others wait.
+
+    Args, Raises: see `load`.
+    """
     target = cache_directory() / f"{MODULE_NAME}-{_key()}.so"
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     if not target.exists():
-        with _locked(target.with_suffix(".lock")):
+        with _locked(target.with_suffix(".lock"), deadline):
             if not target.exists():
-                _compile(target)
+                _remove_what_the_killed_left(target)
+                _compile(target, deadline)
     return target
 
 
@@ -171,16 +191,39 @@ def _with_headers(sources: list[Path]) -> dict[str, bytes]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, deadline: float) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel drops it with the process
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(
+                        "timed out: another process is still compiling the pycoll adapter; compile it "
+                        f"beforehand ({BEFOREHAND}), or give the group a longer timeout"
+                    ) from None
+                time.sleep(0.02)
         yield
 
 
-def _compile(target: Path) -> None:
+def _remove_what_the_killed_left(target: Path) -> None:
+    """Folders of compilations whose process was killed: this target's, of which we hold the lock, and old
+    ones."""
+    for path in target.parent.glob("building-*"):
+        with contextlib.suppress(OSError):
+            if path.name.startswith(_building(target)) or time.time() - path.stat().st_mtime > DAY:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _building(target: Path) -> str:
+    return f"building-{target.stem}-"
+
+
+def _compile(target: Path, deadline: float) -> None:
     import torch
 
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-") as directory:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=_building(target)) as directory:
         # One translation unit: nearly all the time goes into torch's headers.
         unit, output = Path(directory) / "adapter.cpp", Path(directory) / "adapter.so"
         unit.write_text("".join(f'#include "{source}"\n' for source in _sources()))
@@ -191,14 +234,49 @@ def _compile(target: Path) -> None:
             end="", file=sys.stderr, flush=True,
         )  # fmt: skip
         start = time.monotonic()
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        status, said = run_while_we_live(line, deadline, Path(directory) / "log")
         print(f" {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-        if done.returncode != 0:
+        if status is None:
+            raise RuntimeError(
+                f"timed out after {time.monotonic() - start:.0f} s compiling the pycoll adapter; compile it "
+                f"beforehand ({BEFOREHAND}), or give the group a longer timeout"
+            )
+        if status != 0:
             raise RuntimeError(
                 f"compiling the pycoll adapter for torch {torch.__version__} failed; the command was\n"
-                f"  {' '.join(line)}\nand it said\n{_head(done.stderr)}"
+                f"  {' '.join(line)}\nand it said\n{_head(said)}"
             )
         output.rename(target)  # at once whole, for whoever looks
+
+
+def run_while_we_live(command: list[str], deadline: float, log: Path) -> tuple[int | None, str]:
+    """Run a command that ends, with all its children, when this process does, even by SIGKILL.
+
+    Returns its exit status, None if it was stopped at the `deadline` (of time.monotonic()), and its output.
+    """
+    # The shell's standard input is a pipe that closes with this process: whoever reads its end then kills the
+    # shell's process group.
+    script = (
+        'exec 3<&0; "$@" </dev/null 3<&- & run=$!; { cat <&3; kill -KILL 0; } & wait $run; status=$?; kill $!'
+    )
+    with log.open("w+") as output:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", f"{script}; exit $status", "sh", *command],
+            stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+        status = None
+        try:
+            status = process.wait(None if deadline == math.inf else max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:  # an interrupt too
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+        output.seek(0)
+        return status, output.read()
 
 
 def _head(text: str, lines: int = 30) -> str:

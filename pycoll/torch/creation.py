@@ -23,22 +23,33 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
         if backend_options is not None:
             raise ValueError("the pycoll backend takes no pg_options")
         decisions, rules = _selection.begin(options.group_rank, options.group_size)
-        extension = build.load()
-        _leave_groups_at_exit(extension)
         timeout = options.timeout.total_seconds()
+        extension = build.load(timeout)
+        _leave_groups_at_exit(extension)
         backend: dist.Backend = extension.create(
             store,
             options.group_rank,
             options.group_size,
             timeout,
             options.group_id,
-            decisions.to_text() if decisions is not None else "",
-            rules,
+            decisions=decisions.to_text() if decisions is not None else "",
+            rules=rules,
+            global_ranks=_global_ranks(options),
+            new_world=not dist.is_initialized(),
         )
     except BaseException as error:
         _tell_others(store, options.group_rank, error)
         raise
     return backend
+
+
+def _global_ranks(options: Any) -> list[int]:
+    """The ranks in torch's world, by rank of the group; none where they are not known."""
+    if options.global_ranks_in_group:
+        return list(options.global_ranks_in_group)
+    if not dist.is_initialized():  # this group is to be the world
+        return list(range(options.group_size))
+    return []
 
 
 def _keys_of_this_attempt(store: Store, rank: int) -> Store:

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,60 @@ def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
     path.chmod(0o777)
     with pytest.raises(RuntimeError, match="PYCOLL_CACHE"):
         build.cache_directory()
+
+
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_compilation_ends_with_the_process_that_asked_for_it(cache, tmp_path, monkeypatch):
+    path = tmp_path / "endless-c++"
+    path.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nsleep 100 & echo $! >> {tmp_path}/pids; wait\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    process = subprocess.Popen([sys.executable, "-m", "pycoll.torch.build"], stderr=subprocess.DEVNULL)
+    pids = tmp_path / "pids"
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60)
+    process.kill()
+    process.wait()
+
+    def gone(pid):
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] == "Z"
+        except FileNotFoundError:
+            return True
+
+    wait_for(lambda: all(gone(pid) for pid in pids.read_text().split()))
+    assert list(cache.glob("building-*"))
+
+
+def test_what_a_killed_compilation_left_is_removed(cache, compiler):
+    cache.mkdir()
+    target = build.compiled()
+    target.unlink()
+    left = cache / f"{build._building(target)}xyz"
+    left.mkdir()
+    (left / "adapter.cpp").write_text("half")
+    others = cache / "building-other-1"  # may be under way
+    others.mkdir()
+    old = cache / "building-other-2"
+    old.mkdir()
+    os.utime(old, (0, 0))
+    build.compiled()
+    assert sorted(cache.glob("building-*")) == [others]
+
+
+def test_a_timeout_ends_compiling_and_waiting_for_it(cache, compiler, monkeypatch):
+    with pytest.raises(RuntimeError, match=r"timed out after (.|\n)*python -m pycoll.torch.build"):
+        build.compiled(timeout=0.1)
+    assert list(cache.glob("building-*")) == []
+    target = cache / f"{build.MODULE_NAME}-{build._key()}.so"
+    start = time.monotonic()
+    lock = build._locked(target.with_suffix(".lock"), start + 10)
+    with lock, pytest.raises(RuntimeError, match="another process is still compiling"):
+        build.compiled(timeout=0.1)
+    assert time.monotonic() - start < 2
+    build.compiled(timeout=30)

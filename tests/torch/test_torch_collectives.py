@@ -484,12 +484,72 @@ def test_bad_arguments_are_refused_at_once(ranks):
         options.rootRank = world
         with pytest.raises(ValueError, match=r"(?i)rank"):
             pg.broadcast([torch.ones(3)], options).wait()
-        with pytest.raises(RuntimeError, match="does not support"):
-            pg._get_backend(torch.device("cpu")).monitored_barrier(timedelta(seconds=1))
         t = torch.ones(3)
         dist.all_reduce(t)  # and the group is as it was
         assert t.tolist() == [world] * 3
 
-    from datetime import timedelta
-
     ranks(2, body)
+
+
+def test_sparse_all_reduce(ranks):
+    def body():
+        me, world = dist.get_rank(), dist.get_world_size()
+
+        def tensor(rank, dtype=torch.float64):
+            """As many entries as the rank, a row of two each; uncoalesced, and with none on rank 0."""
+            indices = torch.tensor([[(rank + i) % 3 for i in range(rank)], [i % 2 for i in range(rank)]])
+            values = (torch.arange(rank * 2.0).view(rank, 2) + 10 * rank).to(dtype)
+            return torch.sparse_coo_tensor(indices.view(2, rank), values, (3, 2, 2))
+
+        expected = sum(tensor(r).to_dense() for r in range(world))
+        for async_op in (False, True):
+            t = tensor(me)
+            work = dist.all_reduce(t, async_op=async_op)
+            if work is not None:
+                [result] = work.get_future().wait()
+                assert result is t or torch.equal(result.to_dense(), expected)
+            assert t.is_coalesced()
+            assert torch.equal(t.to_dense(), expected)
+        t = tensor(me)
+        dist.all_reduce(t, dist.ReduceOp.AVG)
+        assert torch.equal(t.to_dense(), expected / world)
+        t = torch.eye(3, dtype=torch.int32).to_sparse() * (me + 1)  # as many entries on every rank
+        dist.all_reduce(t)
+        assert torch.equal(t.to_dense(), torch.eye(3, dtype=torch.int32) * sum(range(1, world + 1)))
+        empty = torch.sparse_coo_tensor(torch.zeros(1, 0), torch.zeros(0), (5,))
+        dist.all_reduce(empty)
+        assert torch.equal(empty.to_dense(), torch.zeros(5))
+        with pytest.raises(dist.DistError, match="SUM and AVG"):
+            dist.all_reduce(tensor(me), dist.ReduceOp.MAX)
+        with pytest.raises(dist.DistBackendError, match=r"\[3, 4\].*rank 0.*\[3, 5\].*rank 1"):
+            dist.all_reduce(torch.ones(3, 4 + (me > 0)).to_sparse())
+        t = torch.ones(1)
+        dist.all_reduce(t)  # and the group is as it was
+        assert t.item() == world
+
+    ranks(3, body)
+
+
+def test_all_to_all_onto_its_own_input(ranks):
+    def body():
+        me, world = dist.get_rank(), dist.get_world_size()
+        size = 50_000  # too large to be sent before it is received
+
+        def row(src, dst):
+            return torch.arange(float(size)) + 1000 * src + 10 * dst
+
+        blocks = [row(me, dst) for dst in range(world)]
+        dist.all_to_all(blocks, blocks)
+        assert all(torch.equal(blocks[src], row(src, me)) for src in range(world))
+        t = torch.cat([row(me, dst) for dst in range(world)])
+        dist.all_to_all_single(t, t, [size] * world, [size] * world)
+        assert torch.equal(t, torch.cat([row(src, me) for src in range(world)]))
+        # Shifted: an output begins within an input.
+        both = torch.cat([torch.zeros(7), *[row(me, dst) for dst in range(world)]])
+        dist.all_to_all_single(both[:-7], both[7:], [size] * world, [size] * world)
+        assert torch.equal(both[:-7], torch.cat([row(src, me) for src in range(world)]))
+        same = torch.zeros(4)
+        with pytest.raises(ValueError, match="share memory"):
+            dist.all_to_all([same] * world, [torch.ones(4) for _ in range(world)])
+
+    ranks(3, body)

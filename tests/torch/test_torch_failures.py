@@ -126,7 +126,7 @@ def test_a_failure_while_the_group_is_made_reaches_all(ranks, tmp_path):
         if me == 1:
             from pycoll.torch import build
 
-            def broken():
+            def broken(timeout):
                 raise RuntimeError("no compiler on this host")
 
             load, build.load = build.load, broken
@@ -331,3 +331,24 @@ def test_a_peer_that_exits_before_a_subgroups_first_collective():
 
     with Gang(2) as gang:
         gang.run(2, body, deaths={1})
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_peer_that_dies_while_a_subgroup_is_made(victim):
+    def body():
+        dist.all_reduce(torch.ones(1))
+        if dist.get_rank() == victim:
+            time.sleep(0.3)  # the others are waiting for this rank
+            os._exit(3)
+        start = time.monotonic()
+        with pytest.raises(dist.DistBackendError) as caught:
+            dist.new_group([0, 1, 2])
+        assert names(str(caught.value), victim)
+        assert "gone" in str(caught.value)
+        assert time.monotonic() - start < 5
+
+    with Gang(3) as gang:
+        gang.run(3, body, deaths={victim})
+        # A world made anew knows nothing of the old one's processes.
+        survivors = [rank for rank in range(3) if rank != victim]
+        assert all(gang.processes[rank].is_alive() for rank in survivors)

@@ -254,7 +254,7 @@ void Group::fail_timeout(const Operation& operation, int peer, std::chrono::nano
   else if (const int suspect = culprit(peer); suspect >= 0)
     text += " waiting for rank " + std::to_string(suspect) + " (pid " + std::to_string(control(suspect).pid) +
             "), which made no progress (stopped, or starved of processor time)";
-  text += ". The group is no longer usable; if that rank is merely slow, give a longer timeout.";
+  text += ". The group is no longer usable; if that rank is merely slow, a longer timeout will do.";
   fail(FailureKind::Timeout, text);
   throw_failure();
 }
