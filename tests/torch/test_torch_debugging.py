@@ -38,14 +38,14 @@ def test_monitored_barrier_lets_all_pass(ranks):
 def test_monitored_barrier_names_all_who_did_not_come_and_the_group_goes_on(ranks, wait_all_ranks):
     def body():
         me = dist.get_rank()
-        limit = timedelta(seconds=0.3)
+        limit = timedelta(seconds=1.5)
         start = time.monotonic()
         if me == 0:
             with pytest.raises(
-                dist.DistBackendError, match=r"Ranks 1, 3 failed to pass monitoredBarrier in 300 ms"
+                dist.DistBackendError, match=r"Ranks 1, 3 failed to pass monitoredBarrier in 15\d\d ms"
             ):
                 dist.monitored_barrier(timeout=limit, wait_all_ranks=wait_all_ranks)
-            assert 0.3 <= time.monotonic() - start < 3
+            assert 1.5 <= time.monotonic() - start < 6
         elif me == 2:
             with pytest.raises(
                 dist.DistBackendError,
@@ -53,13 +53,13 @@ def test_monitored_barrier_names_all_who_did_not_come_and_the_group_goes_on(rank
             ):
                 dist.monitored_barrier(timeout=limit, wait_all_ranks=wait_all_ranks)
         elif me == 1:  # late: it is told at once, and counts its barriers as the others do
-            time.sleep(1)
+            time.sleep(2.5)
             start = time.monotonic()
             with pytest.raises(dist.DistBackendError, match="Ranks 1, 3 failed"):
                 dist.monitored_barrier(timeout=timedelta(seconds=20))
             assert time.monotonic() - start < 5
         else:
-            time.sleep(1)
+            time.sleep(2.5)
             with pytest.raises(dist.DistBackendError, match="Ranks 1, 3 failed"):
                 dist.monitored_barrier()
         t = torch.tensor([float(me)])
