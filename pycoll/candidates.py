@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Multiples of an algorithm's own number of pieces. More pieces fill a pipeline better, and cost more steps.
 GRID = (1, 4, 16)
 #: Schedules with more transfers than this take too long to simulate for a choice.
-MOST_TRANSFERS = 1 << 16
+MOST_TRANSFERS = 1 << 17
 
 
 def ways(collective: str, ranks: int, topology: Topology | None = None) -> list[str]:
@@ -29,6 +29,7 @@ def ways(collective: str, ranks: int, topology: Topology | None = None) -> list[
     from pycoll.schedule import algorithms
 
     found = [FAST_PATH] if topology is None else []
+    seen: set[int] = set()  # several algorithms come to the same on small or flat machines
     if collective == "barrier" or ranks == 1:
         return found or ["direct/1"]
     for name, info in algorithms().items():
@@ -41,9 +42,14 @@ def ways(collective: str, ranks: int, topology: Topology | None = None) -> list[
         for factor in GRID:
             if factor > 1 and len(own.transfers) * factor > MOST_TRANSFERS:
                 break
+            way = way_name(name, own.pieces * factor)
+            made = own if factor == 1 else schedule_of(way, collective, ranks, 0, topology)
+            if made.hash in seen:
+                continue
+            seen.add(made.hash)
             # The name alone means the algorithm's own number, but "direct" alone means the fast path.
             explicit = factor > 1 or name == FAST_PATH
-            found.append(way_name(name, own.pieces * factor if explicit else 0))
+            found.append(way if explicit else name)
     return found
 
 

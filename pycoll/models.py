@@ -13,7 +13,8 @@ from pycoll.explanation import Flip
 if TYPE_CHECKING:
     from pycoll.calibration import Calibration
     from pycoll.schedule import Schedule
-    from pycoll.topology import Topology
+    from pycoll.simulation import Simulation
+    from pycoll.topology import Link, Topology
 
 
 _LONG = 100  # characters of a list of links that still help
@@ -93,13 +94,13 @@ class FlatMemory:
 
 
 class Network:
-    """A topology, by simulation. Candidates are first ranked by a closed-form estimate; the most promising
-    are simulated, as many as a budget of transfers allows."""
+    """A topology, by simulation: of every algorithm with its own number of pieces, and of the closest ones
+    with others, in the order of a closed-form estimate, as many as a budget of transfers allows."""
 
     #: Transfers that may be simulated for one choice: about a second.
-    BUDGET = 150_000
-    #: Estimates up to so many times the least are not trusted to be behind.
-    FAR_BEHIND = 4.0
+    BUDGET = 600_000
+    #: Of how many algorithms other numbers of pieces are tried.
+    CLOSEST = 4
     #: Within so many times the best time the schedule of fewest transfers is chosen.
     ALIKE = 1.01
     #: By how much a link is slowed, and latencies grow, in search of what flips a choice.
@@ -125,16 +126,24 @@ class Network:
         self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
     ) -> dict[str, Prediction]:
         times = {way: self._estimate(way, collective, size, root) for way in ways}
-        ranked = sorted(ways, key=lambda way: times[way].seconds)
-        least = self.FAR_BEHIND * times[ranked[0]].seconds  # an estimate knows little of the network
-        best, left = float("inf"), self.BUDGET
-        for number, way in enumerate(ranked):
-            if times[way].seconds > max(least, best):
-                break
-            left -= len(self._schedule(way, collective, root).transfers)
-            if left >= 0 or number < 2:
-                times[way] = self._simulate(way, collective, size, root)
-                best = min(best, times[way].seconds)
+        families: dict[str, list[str]] = {}
+        for way in ways:
+            families.setdefault(way.partition("/")[0], []).append(way)
+        left = self.BUDGET
+
+        def simulate(some: Iterable[str]) -> None:
+            nonlocal left
+            for way in sorted(some, key=lambda way: times[way].seconds):
+                cost = len(self._schedule(way, collective, root).transfers)
+                if cost <= left or left == self.BUDGET:
+                    left -= cost
+                    times[way] = self._simulate(way, collective, size, root)
+
+        # An algorithm that is far behind with its own number of pieces is so with any.
+        simulate(own[0] for own in families.values())
+        closest = sorted(families.values(), key=lambda own: (times[own[0]].estimated, times[own[0]].seconds))
+        for own in closest[: self.CLOSEST]:
+            simulate(own[1:])
         return times
 
     def best(self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int) -> str | None:
@@ -163,9 +172,12 @@ class Network:
         return self._simulated[key]
 
     def _simulate_on(self, topology: Topology, way: str, collective: str, size: int, root: int) -> Prediction:
-        schedule = self._schedule(way, collective, root)
-        run = schedule.simulate(topology, self._logical(collective, size), verify=False)
+        run = self._run(topology, way, collective, size, root)
         return Prediction(run.time, run.binding_link, run.link_busy.get(run.binding_link or "", None))
+
+    def _run(self, topology: Topology, way: str, collective: str, size: int, root: int) -> Simulation:
+        schedule = self._schedule(way, collective, root)
+        return schedule.simulate(topology, self._logical(collective, size), verify=False)
 
     def _logical(self, collective: str, size: int) -> int:
         return size * self._ranks if collective == "all_to_all" else size
@@ -182,35 +194,34 @@ class Network:
     def flips(
         self, way: str, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
     ) -> Iterable[Flip]:
-        """The mildest change of the limiting link, and of all latencies, that makes another way quicker."""
-        near = self._close_rivals(way, ways, collective, size, root)
-        binding = self._simulate(way, collective, size, root).binding
-        if not near:
+        """The mildest change of each kind of links, and of all latencies, that makes another way quicker."""
+        rivals = [way, *self._close_rivals(way, ways, collective, size, root)]
+        if len(rivals) == 1:
             return
-        if binding is not None:
-            found = None
+        for name, links in self._kinds_of_links(way, collective, size, root):
             for factor in self.SLOWER:
-                slower = self.topology.scaled(binding, factor)
-                winner = self._winner(slower, [way, *near], collective, size, root)
+                slower = [
+                    replace(link, bandwidth=link.bandwidth * factor) if index in links else link
+                    for index, link in enumerate(self.topology.links)
+                ]
+                winner = self._winner(slower, rivals, collective, size, root)
                 if winner != way:
-                    found = f"{winner} is quicker"
+                    yield Flip(f"{name} at {factor:g} of the bandwidth", f"{winner} is quicker")
                     break
-            least = self.SLOWER[-1]
-            what = (
-                f"{binding} at {factor:g} of its bandwidth"
-                if found
-                else f"{binding} slower, down to {least:g}"
-            )
-            yield Flip(what, found or f"{way} stays the quickest of today's closest")
+            else:
+                yield Flip(
+                    f"{name} at {self.SLOWER[-1]:g} of the bandwidth",
+                    f"still {way}, among those that are close",
+                )
         for factor in self.LATER:
-            links = tuple(replace(link, latency=link.latency * factor) for link in self.topology.links)
-            if not any(link.latency for link in links):
+            later = [replace(link, latency=link.latency * factor) for link in self.topology.links]
+            if not any(link.latency for link in later):
                 return
-            winner = self._winner(
-                replace(self.topology, links=links, text=None), [way, *near], collective, size, root
-            )
+            winner = self._winner(later, rivals, collective, size, root)
             if winner != way:
                 yield Flip(f"all latencies {factor:g} times what they are", f"{winner} is quicker")
+                if factor > 1:
+                    return
 
     def _close_rivals(
         self, way: str, ways: Sequence[str], collective: str, size: int, root: int
@@ -225,9 +236,35 @@ class Network:
                 best.setdefault(family, other)
         return list(best.values())[:4]
 
-    def _winner(self, topology: Topology, ways: list[str], collective: str, size: int, root: int) -> str:
+    def _kinds_of_links(self, way: str, collective: str, size: int, root: int) -> list[tuple[str, set[int]]]:
+        """Links of one bandwidth and latency between one kind of nodes, by index, with a name; those that the
+        way keeps busiest, at most three."""
+        from pycoll.bounds import compact
+
+        kinds: dict[tuple[object, ...], set[int]] = {}
+        for index, link in enumerate(self.topology.links):
+            ends = sorted(self.topology.nodes[end].kind for end in (link.source, link.target))
+            kinds.setdefault((link.bandwidth, link.latency, *ends), set()).add(index)
+        run = self._run(self.topology, way, collective, size, root)
+        busiest = {
+            key: max(run.link_busy.get(self.topology.links[index].name, 0.0) for index in links)
+            for key, links in kinds.items()
+        }
+        named = []
+        for key in sorted(kinds, key=lambda key: -busiest[key])[:3]:
+            names = [self.topology.links[index].name for index in sorted(kinds[key])]
+            text = compact(names)
+            if len(text) > _LONG / 2:
+                text = f"{names[0]} and its like ({len(names)} links)"
+            named.append((text, kinds[key]))
+        return named
+
+    def _winner(self, links: list[Link], ways: list[str], collective: str, size: int, root: int) -> str:
+        """The quickest of the ways with other links; the first unless one is clearly quicker."""
+        topology = replace(self.topology, links=tuple(links), text=None)
         times = {way: self._simulate_on(topology, way, collective, size, root).seconds for way in ways}
-        return min(ways, key=lambda way: times[way])
+        best = min(ways, key=lambda way: times[way])
+        return best if times[best] * self.ALIKE < times[ways[0]] else ways[0]
 
     def notes(self) -> Iterable[str]:
         yield (

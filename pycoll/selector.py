@@ -124,7 +124,7 @@ class Selector:
         if best is None:  # ranks share memory, and nothing was measured
             reason = "nothing was measured here yet; it needs one synchronisation where others need several"
             return self._choice(collective, FAST_PATH, size, dtype, root, "rule", reason)
-        reason = "it is predicted to be the quickest"
+        reason = "no other is predicted to be clearly quicker"
         return self._choice(collective, best, size, dtype, root, "modelled", reason)
 
     def _choice(
@@ -239,7 +239,8 @@ class Selector:
             )
         unknown = [row.way for row in rows if row.time is None and row.way != choice.way]
         kept = [row for row in rows if row.way not in unknown]
-        kept.sort(key=lambda row: (row.way != choice.way, row.time if row.time is not None else float("inf")))
+        infinity = float("inf")
+        kept.sort(key=lambda row: (row.way != choice.way, row.estimated, row.time or infinity))
         return Explanation(
             collective,
             size,
