@@ -55,8 +55,10 @@ class Ways {
     return seconds;
   }
 
-  // Least seconds to any of `inside` from a rank that is not: a search back from them that ends at the first.
-  double into(const std::vector<char>& inside, const std::vector<char>& holds_rank) const {
+  // Least seconds to any of `inside` from a rank that is not, after its overhead or without: a search back
+  // from them that ends at the first.
+  double into(const std::vector<char>& inside, const std::vector<char>& holds_rank,
+              bool after_overhead = true) const {
     std::vector<double> seconds(next_.size(), kNever);
     Queue queue;
     for (size_t node = 0; node < inside.size(); ++node)
@@ -71,7 +73,7 @@ class Ways {
       if (reached >= best) break;
       if (reached > seconds[at(node)]) continue;
       if (holds_rank[at(node)] && !inside[at(node)])
-        best = std::min(best, reached + topology_.nodes[at(node)].overhead);
+        best = std::min(best, reached + (after_overhead ? topology_.nodes[at(node)].overhead : 0));
       if (!inside[at(node)] && !topology_.forwards(node)) continue;
       for (const auto& [latency, to] : next_[at(node)])
         if (reached + latency < seconds[at(to)]) {
@@ -141,7 +143,12 @@ double least_link_latency_between_devices(const Topology& topology, const Ways& 
 double entry_latency(const Topology& topology, const std::vector<int>& inside) {
   std::vector<char> holds_rank(topology.nodes.size(), 0);
   for (int node : topology.ranks) holds_rank[at(node)] = 1;
-  return Ways(topology, true).into(marked(topology, inside), holds_rank);
+  const std::vector<char> mark = marked(topology, inside);
+  // Apart, as bytes may begin to come in from a rank of little overhead and cease to from one that is near.
+  double overhead = kNever;
+  for (int node : topology.ranks)
+    if (!mark[at(node)]) overhead = std::min(overhead, topology.nodes[at(node)].overhead);
+  return overhead + Ways(topology, true).into(mark, holds_rank, false);
 }
 
 double latency_bound(const Topology& topology, CollectiveKind kind, int root) {

@@ -70,13 +70,13 @@ def transfer_lists(draw: st.DrawFn, ranks: int) -> Schedule:
     return Schedule.from_transfers(rows, collective="allreduce", ranks=ranks, pieces=pieces)
 
 
-def built_ins(ranks: int) -> st.SearchStrategy[Schedule]:
-    """Schedules of the registered algorithms."""
+def built_ins(ranks: int, topology: Topology | None = None) -> st.SearchStrategy[Schedule]:
+    """Schedules of the registered algorithms, made for the topology where they are made for one."""
     cases = []
     for name, info in pycoll.algorithms().items():
         if not info.builtin or not info.accepts(ranks):
             continue
-        for collective in info.collectives:
-            if collective != "barrier":
-                cases.append((name, collective))
-    return st.sampled_from(cases).map(lambda case: pycoll.build(case[0], collective=case[1], ranks=ranks))
+        cases += [(name, collective) for collective in info.collectives if collective != "barrier"]
+    return st.sampled_from(cases).map(
+        lambda case: pycoll.build(case[0], collective=case[1], ranks=ranks, topology=topology)
+    )

@@ -25,7 +25,8 @@ def closely(values: object) -> object:
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Schedule, Topology]:
     ranks = draw(st.integers(2, 8))
-    return draw(machines.built_ins(ranks)), draw(machines.topologies(ranks))
+    topology = draw(machines.topologies(ranks))
+    return draw(machines.built_ins(ranks, topology)), topology
 
 
 def run(schedule: Schedule, topology: Topology, size: float = SIZE, **options: object) -> Simulation:
