@@ -5,11 +5,13 @@ Thakur, Rabenseifner and Gropp, Optimization of collective communication operati
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 
 import pycoll
+from pycoll.topology import Link, Node
 
 ALPHA = 3e-6
 BANDWIDTH = 10e9
@@ -93,13 +95,64 @@ def test_pipelined_chain(pieces: int) -> None:
     assert result.time == exactly((ranks - 2 + pieces) * (ALPHA + SIZE / pieces * BETA))
 
 
+def two_levels(groups: int, group: int, uplink: float, near: float, far: float) -> pycoll.Topology:
+    """Groups on switches of their own, those on one more; `near`, `far`: latency of a link."""
+    n = groups * group
+    nodes = [Node(f"d{rank}", "device", overhead=ALPHA) for rank in range(n)]
+    nodes += [Node(f"s{index}", "switch") for index in range(groups)] + [Node("top", "switch")]
+    links = []
+    for rank in range(n):
+        switch = n + rank // group
+        links += [Link(rank, switch, BANDWIDTH, near), Link(switch, rank, BANDWIDTH, near)]
+    for switch in range(n, n + groups):
+        links += [Link(switch, n + groups, uplink, far), Link(n + groups, switch, uplink, far)]
+    return pycoll.Topology("two levels", tuple(nodes), tuple(links), tuple(range(n)))
+
+
+@pytest.mark.parametrize(("groups", "group"), [(2, 2), (2, 8), (3, 4), (4, 4), (8, 8)])
+@pytest.mark.parametrize("uplink", [BANDWIDTH / 4, BANDWIDTH / 16])
+def test_hierarchical_on_two_levels(groups: int, group: int, uplink: float) -> None:
+    """A piece a place in the group: to its place, to the first group's, and back.
+
+    Within a group each rank sends and receives group - 1 pieces; then groups - 1 pieces for each place
+    enter, and leave, the first group over its uplink.
+    """
+    near, far = 1e-6, 5e-6
+    schedule = pycoll.build("hierarchical", ranks=groups * group, pieces=group, group=group)
+    result = schedule.simulate(two_levels(groups, group, uplink, near, far), SIZE)
+    within = ALPHA + 2 * near + (group - 1) * SIZE / group * BETA
+    across = ALPHA + 2 * near + 2 * far + (groups - 1) * SIZE / uplink
+    assert result.time == exactly(2 * within + 2 * across)
+    assert result.binding_link in ("top->s0", "s0->top")
+
+
+@pytest.mark.parametrize(("groups", "group"), [(2, 2), (2, 8), (4, 4), (8, 8)])
+@pytest.mark.parametrize("uplink", [BANDWIDTH / 4, BANDWIDTH, 100 * BANDWIDTH])
+def test_two_levels_with_exchanges(groups: int, group: int, uplink: float) -> None:
+    """Reduce-scatter within groups, recursive doubling across them, all-gather within."""
+    near, far = 1e-6, 5e-6
+    steps = int(math.log2(groups))
+    rows = []
+    for base in range(0, groups * group, group):
+        for place, peer in itertools.permutations(range(group), 2):
+            rows.append((0, base + peer, base + place, place, True))
+            rows.append((1 + steps, base + place, base + peer, place, False))
+        for step, place in itertools.product(range(steps), range(group)):
+            rows.append((1 + step, base + place, (base // group ^ 1 << step) * group + place, place, True))
+    schedule = pycoll.Schedule.from_transfers(rows, collective="allreduce", ranks=groups * group)
+    result = schedule.simulate(two_levels(groups, group, uplink, near, far), SIZE)
+    within = ALPHA + 2 * near + (group - 1) * SIZE / group * BETA
+    across = ALPHA + 2 * near + 2 * far + max(SIZE / uplink, SIZE / group * BETA)
+    assert result.time == exactly(2 * within + steps * across)
+
+
 def test_two_pieces_down_a_chain_by_hand() -> None:
     """a -> b at 4 bytes/s, b -> c at 1 byte/s; 8 bytes in two pieces of 4, latencies 0.5 and 0.25 s."""
-    devices = [pycoll.topology.Node(name, "device", overhead=2.0, forwards=False) for name in "abc"]
+    devices = [Node(name, "device", overhead=2.0, forwards=False) for name in "abc"]
     links = []
     for source, target, bandwidth, latency in ((0, 1, 4.0, 0.5), (1, 2, 1.0, 0.25), (2, 0, 1.0, 0.0)):
-        links.append(pycoll.topology.Link(source, target, bandwidth, latency))
-        links.append(pycoll.topology.Link(target, source, 1.0, 0.0))
+        links.append(Link(source, target, bandwidth, latency))
+        links.append(Link(target, source, 1.0, 0.0))
     topology = pycoll.Topology("chain", tuple(devices), tuple(links), (0, 1, 2))
     rows = [(0, 0, 1, 0, False), (1, 0, 1, 1, False), (1, 1, 2, 0, False), (2, 1, 2, 1, False)]
     schedule = pycoll.Schedule.from_transfers(rows, collective="broadcast", ranks=3)
