@@ -10,6 +10,7 @@
 #include "simulator/critical_path.h"
 #include "simulator/events.h"
 #include "simulator/fair_share.h"
+#include "simulator/trace.h"
 
 namespace pycoll {
 
@@ -362,28 +363,8 @@ class Run {
     for (size_t pair = 0; pair < plan_.pairs.size(); ++pair)
       for (const Hop& hop : plan_.routes.of(pair))
         result_.link_bytes[at(hop.link)] += hop.share * bytes_ * plan_.pairs[pair].transfers;
-    unfold(trace_, result_);
+    record(plan_, trace_, result_);
     return std::move(result_);
-  }
-
-  // From step order to the schedule's.
-  void unfold(const std::vector<Trace>& trace, SimulationResult& result) const {
-    const size_t count = trace.size();
-    result.start.resize(count);
-    result.sent.resize(count);
-    result.done.resize(count);
-    result.link.resize(count);
-    result.reason.resize(count);
-    result.waited_for.resize(count);
-    for (size_t i = 0; i < count; ++i) {
-      const size_t to = at(plan_.transfer_of(static_cast<int32_t>(i)));
-      result.start[to] = trace[i].start;
-      result.sent[to] = trace[i].sent;
-      result.done[to] = trace[i].done;
-      result.link[to] = trace[i].link;
-      result.reason[to] = trace[i].reason;
-      result.waited_for[to] = trace[i].cause == kNone ? kNone : plan_.transfer_of(trace[i].cause);
-    }
   }
 
   void poll_now_and_then() {

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 if TYPE_CHECKING:
-    from pycoll import Schedule
+    from pycoll import Schedule, Topology
 
 app = typer.Typer(
-    help="Build an algorithm's schedule and look at it: print it, verify it, draw it.",
+    help="Build an algorithm's schedule and look at it: print it, verify it, draw it, simulate it.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -56,7 +56,13 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _load_schedule(
-    name: str, collective: str, ranks: int, pieces: int, root: int, params: list[str] | None
+    name: str,
+    collective: str,
+    ranks: int,
+    pieces: int,
+    root: int,
+    params: list[str] | None,
+    topology: Topology | None = None,
 ) -> Schedule:
     import pycoll
 
@@ -68,7 +74,9 @@ def _load_schedule(
         if not equals:
             raise pycoll.InvalidArgument(f"--param {param}: write NAME=VALUE")
         own[key] = value
-    return pycoll.build(name, collective=collective, ranks=ranks, pieces=pieces or None, root=root, **own)
+    return pycoll.build(
+        name, collective=collective, ranks=ranks, pieces=pieces or None, root=root, topology=topology, **own
+    )
 
 
 @app.command()
@@ -147,3 +155,70 @@ def draw_schedule(
     """Draw a schedule as a timeline, a line for each rank."""
     _load_schedule(name, collective, ranks, pieces, root, param).draw(output)
     typer.echo(f"wrote {output}")
+
+
+@app.command()
+def simulate(
+    name: _Name,
+    topology: Annotated[
+        str, typer.Option("--topology", "-t", help="A topology file, or a bundled name (`pycoll topo list`).")
+    ],
+    size: Annotated[str, typer.Option("--size", "-s", help="Of the whole buffer: 64MiB, 1GiB.")] = "64MiB",
+    collective: _Collective = "allreduce",
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", min=0, help="Only the topology's first ranks; 0: all.")
+    ] = 0,
+    pieces: _Pieces = 0,
+    root: _Root = 0,
+    param: _Params = None,
+    late: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--late", metavar="RANK=TIME", help="A rank that comes late: 3=200us; may be repeated."),
+    ] = None,
+    hash_seed: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--hash", metavar="SEED", min=0, help="Send each pair over one of its parallel paths, by a hash."
+        ),
+    ] = None,
+    draw: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--draw", metavar="FILE", help="Draw the timeline: FILE.png, .svg or .pdf."),
+    ] = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Say how long a schedule takes on a topology, what that time is made of, and which link binds.
+
+    Where the algorithm fits itself to a topology, it is built for this one. The model is described in
+    docs/simulator.md.
+    """
+    import pycoll
+    from pycoll.bench.units import parse_size
+    from pycoll.topology.units import parse_time
+
+    machine = pycoll.Topology.load(topology)
+    if ranks:
+        if ranks > len(machine.ranks):
+            raise pycoll.InvalidArgument(f"--ranks {ranks}: {machine.name} has {len(machine.ranks)}")
+        machine = machine.first(ranks)
+    start = [0.0] * len(machine.ranks)
+    for each in late or []:
+        rank, equals, seconds = each.partition("=")
+        if not equals or not rank.isdecimal() or int(rank) >= len(start):
+            raise pycoll.InvalidArgument(f"--late {each}: write RANK=TIME, RANK below {len(start)}")
+        start[int(rank)] = parse_time(seconds)
+    schedule = _load_schedule(name, collective, len(machine.ranks), pieces, root, param, machine)
+    result = schedule.simulate(
+        machine,
+        0 if schedule.collective == "barrier" else parse_size(size),
+        routing="spread" if hash_seed is None else "hash",
+        seed=hash_seed or 0,
+        start=start,
+    )
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=1))
+    else:
+        typer.echo(str(result))
+    if draw is not None:
+        result.draw(draw)
+        typer.echo(f"wrote {draw}", err=as_json)
