@@ -42,7 +42,7 @@ def ddp_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tenso
     group = dist.group.WORLD if state is None else state
     backend = pycoll_backend(group)
     gradients = bucket.buffer()
-    # Of another dtype is what a wrapper compressed for this one step: moving it would cost more than copies do.
+    # Of another dtype is what a wrapper compressed for this one step; to move that would not pay.
     if gradients.dtype == bucket.parameters()[0].dtype:
         build.load().move_to_shared_memory(backend, gradients)
     averaged: torch.futures.Future[torch.Tensor]
