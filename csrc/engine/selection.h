@@ -72,9 +72,8 @@ class Selection {
   const Plan* plan(Row& row, int root);
 
   // Whether to look at the clock after this call: at every call that takes long, else at every 16th.
-  static bool is_timed(Row& row) {
-    return row.on_trial ||
-           (row.decision.ways.size() > 1 && (row.calls++ % 16 == 0 || row.decision.begin >= kAlwaysTimed));
+  static bool is_timed(Row& row, uint64_t bytes) {
+    return row.on_trial || (row.decision.ways.size() > 1 && (row.calls++ % 16 == 0 || bytes >= kAlwaysTimed));
   }
   // The time from the last rank's arrival to this rank's end of the call. True when a trial is over: the
   // ranks must then agree on the greatest of their scores, and settle.

@@ -273,17 +273,28 @@ std::shared_ptr<Work> ShmCommunicator::submit(const CollectiveCall& call) {
 
 // The table is asked here and not when the call was made: it is the same on all ranks at a sequence number.
 void ShmCommunicator::execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline) {
-  Selection::Row* const row = call.algorithm.empty() && !call.schedule
-                                  ? selection_.find(call.kind, call.dtype, table_bytes(call, ranks()))
-                                  : nullptr;
+  const uint64_t bytes = table_bytes(call, ranks());
+  Selection::Row* const row =
+      call.algorithm.empty() && !call.schedule ? selection_.find(call.kind, call.dtype, bytes) : nullptr;
   if (row == nullptr) {
     perform(call, plan, deadline);
     return;
   }
-  const bool timed = Selection::is_timed(*row);
+  const bool timed = Selection::is_timed(*row, bytes);
   const Arrivals::Met met = perform(call, selection_.plan(*row, call.root), deadline, row, timed);
-  if (timed) look_at_time(*row, call, met, deadline);
+  if (timed && met.last != 0) look_at_time(*row, call, met, deadline);
   if (met.hints != 0) selection_.heed(*row, met.hints);
+}
+
+// The same answer on all ranks: each sees the headers of all.
+bool ShmCommunicator::all_buffers_are_shared(const CollectiveCall& call, uint64_t sequence) const {
+  const bool from_root = call.kind == CollectiveKind::Broadcast || call.kind == CollectiveKind::Scatter;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const shm::CallHeader& header = arrivals_.header(rank, sequence);
+    if ((!from_root || rank == call.root) && header.input.length == 0) return false;
+    if (call.kind == CollectiveKind::AllReduce && header.output.length == 0) return false;
+  }
+  return true;
 }
 
 void ShmCommunicator::look_at_time(Selection::Row& row, const CollectiveCall& call, const Arrivals::Met& met,
@@ -379,7 +390,12 @@ Arrivals::Met ShmCommunicator::perform(const CollectiveCall& call, const Plan* p
   shm::Operation operation = this->operation(name_of(call.kind), bytes, call, deadline);
   if (plan == nullptr) direct_.prepare(call, sequence);
   arrivals_.announce(sequence, row != nullptr ? selection_.hints(*row) : 0);
-  const Arrivals::Met met = arrivals_.match(operation, timed);
+  Arrivals::Met met = arrivals_.match(operation, timed);
+  // The table is of buffers that must be copied. Those in shared memory are best read where they lie.
+  if (row != nullptr && bytes > shm::kSmallSlot && all_buffers_are_shared(call, sequence)) {
+    plan = nullptr;
+    met.seen = met.last = 0;
+  }
   if (plan == nullptr) {
     direct_.finish(call, operation);
   } else if (bytes != 0) {

@@ -75,6 +75,7 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   shm::CallHeader& next_header();
   shm::Operation operation(std::string_view name, size_t bytes, const CollectiveCall& call,
                            const Deadline& deadline) const;
+  bool all_buffers_are_shared(const CollectiveCall& call, uint64_t sequence) const;
   void look_at_time(Selection::Row& row, const CollectiveCall& call, const Arrivals::Met& met,
                     const Deadline& deadline);
   void tell_news();
