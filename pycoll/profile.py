@@ -23,9 +23,9 @@ from pycoll.errors import InvalidArgument
 
 VARIABLE = "PYCOLL_PROFILE"
 _VERSION = 1
-#: A way must beat the fast path by this share of its time to replace it: less is noise, and the fast path
-#: keeps shared buffers where they are.
-MARGIN = 0.03
+#: A way must beat the fast path by this share of its time to replace it, and by more where few rounds were
+#: measured: the quickest of twenty ways is so by luck, too.
+MARGIN, MARGIN_OF_ONE_ROUND = 0.02, 0.15
 #: Ways up to so many times the best one's time are worth trying when the best turns out slow.
 WORTH_TRYING = 4.0
 
@@ -76,6 +76,11 @@ class Timing:
     rounds: int
     #: (seconds, relative) by the machine's state: near, far, unknown; of rounds that were in one throughout
     by_state: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def margin(self) -> float:
+        """By what share of this time another way's must be less for it to be quicker beyond doubt."""
+        return MARGIN + MARGIN_OF_ONE_ROUND / math.sqrt(max(self.rounds, 1))
 
     def seconds_in(self, state: str) -> float:
         return self.by_state[state][0] if state in self.by_state else self.seconds
@@ -179,7 +184,7 @@ class Profile:
         rows = [t for t in self._of(collective, dtypes) if t.bytes == size]
         if any(state in t.by_state for t in rows):
             rows = [t for t in rows if state in t.by_state]
-        return sorted(rows, key=lambda t: t.relative_in(state) * (1 - MARGIN if t.way == FAST_PATH else 1))
+        return sorted(rows, key=lambda t: t.relative_in(state) * (1 - t.margin if t.way == FAST_PATH else 1))
 
     def time(self, collective: str, way: str, size: float, dtypes: str = "", state: str = "") -> float | None:
         """Seconds that a way takes by what was measured of it, between two sizes by a straight line; None
