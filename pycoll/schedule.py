@@ -192,8 +192,9 @@ class Schedule(_core.Schedule):
         ``size`` is the logical buffer's, in bytes, cut in ``pieces`` equal parts; a barrier's is 0.
         ``routing`` says what transfers do where there are several equal paths: ``"spread"`` divides each
         evenly over all, ``"hash"`` sends it along one that a hash of source, destination and ``seed``
-        picks. ``start`` gives the seconds at which each rank comes, by default all at 0. The schedule is
-        verified once; ``verify=False`` leaves that out. The model: docs/simulator.md.
+        picks. ``start`` gives the seconds at which each rank comes, counted from about the first; by default
+        all come at 0. The schedule is verified once; ``verify=False`` leaves that out. The model:
+        docs/simulator.md.
 
         Raises InvalidArgument where topology and schedule have different numbers of ranks and for a size
         or a start that is no number of bytes or seconds, ScheduleError where the schedule is wrong.

@@ -7,8 +7,6 @@ namespace pycoll {
 
 namespace {
 
-constexpr double kFull = 1 + 1e-9;
-
 // Loads and rates that differ by a smaller part differ by rounding.
 constexpr double kRounding = 1e-12;
 
@@ -34,7 +32,7 @@ FairShare::FairShare(const SimulationPlan& plan)
 
 // A link that could carry all its members at their own routes' rates limits none of them.
 bool FairShare::overloaded(int32_t link) const {
-  return demand_[at(link)] > bandwidth(link) * kFull;
+  return demand_[at(link)] > bandwidth(link) * kOverload;
 }
 
 void FairShare::add(int32_t pair) {

@@ -15,9 +15,6 @@ namespace {
 
 constexpr int32_t kNone = SimulationPlan::kNone;
 
-// Links that carry no more than this times their bandwidth are not overloaded: sums are not exact.
-constexpr double kFull = 1 + 1e-9;
-
 // Items 0..count-1 by key, equal keys in order.
 struct Buckets {
   std::vector<size_t> begin;
@@ -184,7 +181,7 @@ class Planner {
       int32_t& narrowest = plan_.pairs[pair].narrowest;
       for (const Hop& hop : plan_.routes.of(pair)) {
         const double rate = topology_.links[at(hop.link)].bandwidth / hop.share;
-        if (rate <= plan_.routes.rate[pair] * kFull && (narrowest == kNone || hop.link < narrowest))
+        if (rate <= plan_.routes.rate[pair] * kOverload && (narrowest == kNone || hop.link < narrowest))
           narrowest = hop.link;
       }
     }
@@ -199,7 +196,7 @@ class Planner {
     const std::vector<uint64_t> patterns = usage_patterns();
     for (size_t link = 0; link < topology_.links.size(); ++link)
       limits[link] =
-          load[link] > topology_.links[link].bandwidth * kFull && seen.insert(patterns[link]).second;
+          load[link] > topology_.links[link].bandwidth * kOverload && seen.insert(patterns[link]).second;
     plan_.shared_begin.assign(1, 0);
     for (size_t pair = 0; pair < plan_.pairs.size(); ++pair) {
       for (const Hop& hop : plan_.routes.of(pair))

@@ -13,6 +13,9 @@
 
 namespace pycoll {
 
+// A link that would carry no more than this times its bandwidth is not overloaded: sums are not exact.
+constexpr double kOverload = 1 + 1e-9;
+
 struct SimulationPlan {
   static constexpr int32_t kNone = -1;
 

@@ -374,7 +374,7 @@ class Run {
     poll_();
   }
 
-  static constexpr uint64_t kEventsBetweenPolls = 1024;
+  static constexpr uint64_t kEventsBetweenPolls = 64;
 
   const SimulationPlan& plan_;
   const Topology& topology_;
