@@ -1,0 +1,304 @@
+"""From a matrix of measurements to a topology: clusters become switches, and figures their links.
+
+    fitted = fit(matrix)
+    fitted.topology.save("machine.yaml")
+    print(fitted.quality)            # how well it explains what was measured
+
+The tree has a switch for each cluster. What pairs get alone gives the links of ranks; where several at once get
+less than their links would let them have, something between them is shared: the way out of a cluster, or a
+switch's own fabric (a link between its in and out sides; on one host, its memory or its processors). Then
+all capacities are scaled, over and over, by the median ratio of measured to predicted rates of the flows
+that each of them limits, until prediction and measurement agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from pycoll.errors import TopologyError
+from pycoll.topology.clusters import Cluster
+from pycoll.topology.fit_latency import Delays, fit_delays
+from pycoll.topology.matrix import LinkMatrix, Together
+from pycoll.topology.measure import Flow
+from pycoll.topology.model import Topology
+from pycoll.topology.tree_links import TreeLink, TreeLinks, fair_shares
+from pycoll.topology.tree_topology import topology_of
+
+__all__ = ["Fit", "Quality", "fit", "pooled"]
+
+#: What gets less than this share of what was predicted shares something that was not.
+SHARED = 0.85
+#: Figures of one sort that differ by no more than this (a share) are taken to be equal.
+EQUAL = 0.12
+_ROUNDS = 40
+
+
+class Quality(NamedTuple):
+    """Relative errors of what the fit predicts: median, worst, and where the worst is."""
+
+    what: str
+    median: float
+    worst: float
+    where: str
+    figures: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}: median error {self.median:.1%}, worst {self.worst:.1%} ({self.where}), "
+            f"{self.figures} figures"
+        )
+
+
+@dataclass
+class Fit:
+    """A fitted machine: its topology, the links it is made of, and how well it explains the matrix."""
+
+    topology: Topology
+    links: TreeLinks
+    capacity: dict[TreeLink, float]
+    delays: Delays
+    quality: list[Quality] = field(default_factory=list)
+
+
+def fit(matrix: LinkMatrix, name: str = "") -> Fit:
+    """The topology that explains a matrix best, of trees of switches.
+
+    Raises TopologyError where the matrix has too little in it: a rank without any bandwidth.
+    """
+    tree = Cluster.from_nested(matrix.clusters) if matrix.clusters else Cluster(tuple(range(matrix.ranks)))
+    if sorted(tree.ranks) != list(range(matrix.ranks)) or matrix.ranks < 2:
+        raise TopologyError(f"matrix: its clusters are not of ranks 0 to {matrix.ranks - 1}, two or more")
+    bandwidths = _Bandwidths(matrix, TreeLinks(tree))
+    capacity = bandwidths.fit()
+    delays = fit_delays(matrix, bandwidths.links)
+    title = name or f"{matrix.ranks} ranks on {', '.join(dict.fromkeys(matrix.hosts))}, measured"
+    topology = topology_of(title, matrix, bandwidths.links, capacity, delays)
+    fitted = Fit(topology, bandwidths.links, capacity, delays)
+    fitted.quality = _quality(fitted, matrix, bandwidths.observed)
+    return fitted
+
+
+class _Observed(NamedTuple):
+    """Flows at once (or one alone), and what they got."""
+
+    flows: tuple[Flow, ...]
+    rates: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(self.rates)
+
+
+class _Bandwidths:
+    """Finds the capacities of a tree's links."""
+
+    def __init__(self, matrix: LinkMatrix, links: TreeLinks) -> None:
+        self.matrix, self.links = matrix, links
+        self.capacity: dict[TreeLink, float] = {}
+        self.alone = {
+            Flow(a, b): 1 / float(matrix.beta[a, b]) for a, b in np.argwhere(~np.isnan(matrix.beta)).tolist()
+        }
+        self.sets = [_Observed(each.flows, each.rates) for each in matrix.together]
+        self.observed = [_Observed((flow,), (rate,)) for flow, rate in self.alone.items()] + self.sets
+
+    def fit(self) -> dict[TreeLink, float]:
+        self._ranks()
+        depth = {cluster: len(self._chain(cluster)) for cluster in range(1, len(self.links.clusters))}
+        for level in sorted(set(depth.values()), reverse=True):  # inner clusters first
+            self._ways_out([cluster for cluster in depth if depth[cluster] == level])
+        for cluster in reversed(range(len(self.links.clusters))):
+            self._fabric(cluster)
+        self._refine()
+        self._pool()
+        self._fill()
+        return self.capacity
+
+    # First guesses, each from the traffic that shows it
+
+    def _ranks(self) -> None:
+        """A rank's link carries what its best pairs get, or several of its flows together."""
+        for rank in range(self.matrix.ranks):
+            for up in (True, False):
+                rates = [rate for flow, rate in self.alone.items() if flow[0 if up else 1] == rank]
+                if not rates:
+                    raise TopologyError(f"matrix: no bandwidth {'from' if up else 'to'} rank {rank} is in it")
+                fans = [
+                    each.total
+                    for each in self.sets
+                    if len(each.flows) > 1 and all(flow[0 if up else 1] == rank for flow in each.flows)
+                ]
+                self.capacity[TreeLink("rank", rank, up)] = max(_saturated(rates), *fans, 0.0)
+
+    def _ways_out(self, clusters: Sequence[int]) -> None:
+        """Uplinks and downlinks of a level's clusters, whose ranks together get less than each could alone.
+
+        Judged one and all before any is limited: two clusters' ways out may be crossed only together.
+        """
+        crossing: dict[TreeLink, list[_Observed]] = {}
+        for link in (TreeLink("cluster", cluster, up) for cluster in clusters for up in (True, False)):
+            over = [e for e in self.observed if all(link in self.links.path(flow) for flow in e.flows)]
+            if over:
+                crossing[link] = over
+        most = {link: max(over, key=lambda each: len(each.flows)) for link, over in crossing.items()}
+        for link, each in most.items():
+            if self._falls_short(each) and self._each_its_own(link.owner, each):
+                self._add_lanes(link.owner)
+        limited = [link for link, each in most.items() if self._falls_short(each)]
+        for link in limited:
+            alone = [each.total for each in crossing[link] if len(each.flows) == 1]
+            self.capacity[link] = max(most[link].total, _saturated(alone))
+
+    def _falls_short(self, each: _Observed) -> bool:
+        return each.total < SHARED * self._predicted(each.flows)
+
+    def _each_its_own(self, cluster: int, most: _Observed) -> bool:
+        """Whether already one flow alone gets less outside than inside, and several get several times as
+        much."""
+        alone = [self.alone[flow] for flow in most.flows if flow in self.alone]
+        if not alone or cluster in self.links.lanes:
+            return False
+        inside = [self._predicted((flow,)) for flow in most.flows if flow in self.alone]
+        return (
+            float(np.median(np.divide(alone, inside))) < SHARED
+            and most.total > float(np.median(alone)) * (1 + len(most.flows)) / 2
+        )
+
+    def _add_lanes(self, cluster: int) -> None:
+        """Every rank of the cluster has a way out of it that is not its way to the others inside."""
+        self.links.lanes.add(cluster)
+        ranks = self.links.ranks_of[cluster]
+        outside = {
+            (end, up): [
+                rate
+                for flow, rate in self.alone.items()
+                if flow[0 if up else 1] == end and flow[1 if up else 0] not in ranks
+            ]
+            for end in ranks
+            for up in (True, False)
+        }
+        usual = _saturated([rate for rates in outside.values() for rate in rates])
+        for (rank, up), rates in outside.items():
+            self.capacity[TreeLink("lane", rank, up, cluster)] = _saturated(rates) if rates else usual
+
+    def _fabric(self, cluster: int) -> None:
+        """What all traffic inside a switch shares, if any of it gets less than the links around would let
+        it."""
+        inside = [
+            each
+            for each in self.sets
+            if len(each.flows) > 1 and all(self.links.meeting(flow) == cluster for flow in each.flows)
+        ]
+        most = max((len(each.flows) for each in inside), default=0)
+        loaded = [each for each in inside if len(each.flows) > most / 2]
+        if loaded and np.median([each.total / self._predicted(each.flows) for each in loaded]) < SHARED:
+            total = float(np.median([each.total for each in loaded]))
+            self.capacity[TreeLink("fabric", cluster)] = total
+
+    def _predicted(self, flows: Sequence[Flow]) -> float:
+        return sum(share.rate for share in fair_shares(flows, self.links, self.capacity))
+
+    # All together
+
+    def _refine(self) -> None:
+        """Scales each link by the median of measured / predicted over the flows that it limits."""
+        for _ in range(_ROUNDS):
+            alone: dict[TreeLink, list[float]] = {}
+            ratios: dict[TreeLink, list[float]] = {}
+            for each in self.observed:
+                shares = fair_shares(each.flows, self.links, self.capacity)
+                for share, rate in zip(shares, each.rates, strict=True):
+                    if share.link is not None:
+                        into = alone if len(each.flows) == 1 and share.link.kind == "rank" else ratios
+                        into.setdefault(share.link, []).append(rate / share.rate)
+            largest = 0.0
+            for link, values in (ratios | alone).items():  # what a rank gets alone, nobody else has part in
+                step = float(np.median(values)) ** 0.7  # less than all of it: several links move at once
+                self.capacity[link] *= step
+                largest = max(largest, abs(step - 1))
+            if largest < 0.003:
+                return
+
+    def _pool(self) -> None:
+        """Links of one sort that differ by no more than noise are equal: of ranks, of clusters of a level."""
+        sorts: dict[object, list[TreeLink]] = {}
+        for link in self.capacity:
+            at = {"rank": 0, "lane": link.around}.get(link.kind, link.owner)
+            depth = len(self._chain(at))
+            sorts.setdefault((link.kind, depth), []).append(link)
+        for group in sorts.values():
+            values = pooled([self.capacity[link] for link in group], EQUAL)
+            self.capacity |= dict(zip(group, values, strict=True))
+
+    def _chain(self, cluster: int) -> list[int]:
+        """A cluster and those around it."""
+        chain = [cluster]
+        while self.links.parent[chain[-1]] >= 0:
+            chain.append(self.links.parent[chain[-1]])
+        return chain
+
+    def _fill(self) -> None:
+        """A way out that never limited anything carries all that comes to it."""
+        for cluster in reversed(range(1, len(self.links.clusters))):
+            for up in (True, False):
+                link = TreeLink("cluster", cluster, up)
+                if link not in self.capacity:
+                    self.capacity[link] = sum(self._into(cluster, up))
+
+    def _into(self, cluster: int, up: bool) -> Iterable[float]:
+        if cluster in self.links.lanes:
+            ranks = self.links.ranks_of[cluster]
+            return [self.capacity[TreeLink("lane", rank, up, cluster)] for rank in ranks]
+        own = [rank for rank, home in self.links.home.items() if home == cluster]
+        links = [TreeLink("rank", rank, up) for rank in own]
+        links += [TreeLink("cluster", child, up) for child in self.links.children[cluster]]
+        return [self.capacity[link] for link in links]
+
+
+def _saturated(rates: Sequence[float]) -> float:
+    """What a link carries, of flows of which some are limited elsewhere: the median of those near the best."""
+    best = max(rates, default=0.0)
+    return float(np.median([rate for rate in rates if rate >= SHARED * best])) if rates else 0.0
+
+
+def pooled(values: Sequence[float], tolerance: float) -> list[float]:
+    """Values, each replaced by the median of those that differ from it by no more than the tolerance, and
+    rounded to three digits."""
+    result = [math.nan] * len(values)
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    while order:
+        least = values[order[0]]
+        group = [index for index in order if values[index] <= least * (1 + tolerance) ** 2]
+        middle = float(np.median([values[index] for index in group]))
+        for index in group:
+            result[index] = float(f"{middle:.3g}")
+        order = order[len(group) :]
+    return result
+
+
+def _quality(fitted: Fit, matrix: LinkMatrix, observed: Sequence[_Observed]) -> list[Quality]:
+    """Errors of latency, of bandwidth alone and of several flows at once."""
+    sorts: dict[str, list[tuple[float, str]]] = {}
+    for a, b in np.argwhere(~np.isnan(matrix.alpha)).tolist():
+        predicted = fitted.delays.between(fitted.links, Flow(a, b))
+        entry = (abs(predicted / matrix.alpha[a, b] - 1), f"r{a}->r{b}")
+        sorts.setdefault("latency", []).append(entry)
+    for each in observed:
+        shares = fair_shares(each.flows, fitted.links, fitted.capacity)
+        what = "bandwidth alone" if len(each.flows) == 1 else "several at once"
+        for flow, share, rate in zip(each.flows, shares, each.rates, strict=True):
+            beside = f" of {len(each.flows)}" if len(each.flows) > 1 else ""
+            where = f"r{flow.src}->r{flow.dst}{beside}"
+            sorts.setdefault(what, []).append((abs(rate / share.rate - 1), where))
+    return [
+        Quality(
+            what, float(np.median([error for error, _ in entries])), *max(entries), figures=len(entries)
+        )
+        for what, entries in sorts.items()
+    ]
+
+
