@@ -202,6 +202,19 @@ class Communicator:
 
 def kernel_name() -> str: ...
 def kernel_names() -> list[str]: ...
+def reduce_many(
+    dtype: str,
+    op: str,
+    sources: Sequence[npt.NDArray[np.uint8]],
+    destinations: Sequence[npt.NDArray[np.uint8]],
+    *,
+    factors: Sequence[float] | None = None,
+    divisor: int = 0,
+    non_temporal: bool = False,
+) -> None: ...
+def copy_bytes(
+    destination: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], *, non_temporal: bool = False
+) -> None: ...
 
 # ---- distances between processors: csrc/python/probe.cpp
 

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from pycoll.cli import topo_probe
+
 if TYPE_CHECKING:
     from pycoll import Topology
 
 app = typer.Typer(
-    help="Topology files: show, check and import the machines that collectives run on.",
+    help="Topology files: show, check, import and measure the machines that collectives run on.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+app.command()(topo_probe.probe)
 
 _Source = Annotated[
     str,

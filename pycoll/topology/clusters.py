@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -158,7 +158,7 @@ def sampled_tree(ranks: int, latency: Callable[[int, int], float]) -> Cluster:
 
 
 def _steps(values: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return zip(values, values[1:], strict=False)
+    return pairwise(values)
 
 
 def _join(

@@ -4,8 +4,8 @@
     fitted.topology.save("machine.yaml")
     print(fitted.quality)            # how well it explains what was measured
 
-The tree has a switch for each cluster. What pairs get alone gives the links of ranks; where several at once get
-less than their links would let them have, something between them is shared: the way out of a cluster, or a
+The tree has a switch for each cluster. What pairs get alone gives the links of ranks; where several at once
+get less than their links would let them have, something between them is shared: the way out of a cluster, or a
 switch's own fabric (a link between its in and out sides; on one host, its memory or its processors). Then
 all capacities are scaled, over and over, by the median ratio of measured to predicted rates of the flows
 that each of them limits, until prediction and measurement agree.
@@ -23,9 +23,10 @@ import numpy as np
 from pycoll.errors import TopologyError
 from pycoll.topology.clusters import Cluster
 from pycoll.topology.fit_latency import Delays, fit_delays
-from pycoll.topology.matrix import LinkMatrix, Together
+from pycoll.topology.matrix import LinkMatrix
 from pycoll.topology.measure import Flow
 from pycoll.topology.model import Topology
+from pycoll.topology.simulated import SimulatedMeasurer
 from pycoll.topology.tree_links import TreeLink, TreeLinks, fair_shares
 from pycoll.topology.tree_topology import topology_of
 
@@ -35,11 +36,15 @@ __all__ = ["Fit", "Quality", "fit", "pooled"]
 SHARED = 0.85
 #: Figures of one sort that differ by no more than this (a share) are taken to be equal.
 EQUAL = 0.12
+#: So many times one flow's rate is clearly more than one.
+_SEVERAL = 1.3
+#: Traffic is heavy for a switch from this share of the heaviest on.
+_HEAVY = 0.7
 _ROUNDS = 40
 
 
 class Quality(NamedTuple):
-    """Relative errors of what the fit predicts: median, worst, and where the worst is."""
+    """Relative errors of what the simulator says of the fitted topology: median, worst, and where that is."""
 
     what: str
     median: float
@@ -79,7 +84,7 @@ def fit(matrix: LinkMatrix, name: str = "") -> Fit:
     title = name or f"{matrix.ranks} ranks on {', '.join(dict.fromkeys(matrix.hosts))}, measured"
     topology = topology_of(title, matrix, bandwidths.links, capacity, delays)
     fitted = Fit(topology, bandwidths.links, capacity, delays)
-    fitted.quality = _quality(fitted, matrix, bandwidths.observed)
+    fitted.quality = _quality(topology, matrix, bandwidths.observed)
     return fitted
 
 
@@ -145,9 +150,9 @@ class _Bandwidths:
             if over:
                 crossing[link] = over
         most = {link: max(over, key=lambda each: len(each.flows)) for link, over in crossing.items()}
-        for link, each in most.items():
-            if self._falls_short(each) and self._each_its_own(link.owner, each):
-                self._add_lanes(link.owner)
+        laned = {link.owner for link, each in most.items() if self._each_its_own(each)}
+        for cluster in sorted(laned):
+            self._add_lanes(cluster)
         limited = [link for link, each in most.items() if self._falls_short(each)]
         for link in limited:
             alone = [each.total for each in crossing[link] if len(each.flows) == 1]
@@ -156,17 +161,15 @@ class _Bandwidths:
     def _falls_short(self, each: _Observed) -> bool:
         return each.total < SHARED * self._predicted(each.flows)
 
-    def _each_its_own(self, cluster: int, most: _Observed) -> bool:
-        """Whether already one flow alone gets less outside than inside, and several get several times as
-        much."""
+    def _each_its_own(self, most: _Observed) -> bool:
+        """Whether one flow alone gets less out of its cluster than inside, and several get clearly more than
+        it."""
         alone = [self.alone[flow] for flow in most.flows if flow in self.alone]
-        if not alone or cluster in self.links.lanes:
+        if not alone or len(most.flows) < 2 or not self._falls_short(most):
             return False
         inside = [self._predicted((flow,)) for flow in most.flows if flow in self.alone]
-        return (
-            float(np.median(np.divide(alone, inside))) < SHARED
-            and most.total > float(np.median(alone)) * (1 + len(most.flows)) / 2
-        )
+        less = float(np.median(np.divide(alone, inside))) < SHARED
+        return less and most.total > _SEVERAL * float(np.median(alone))
 
     def _add_lanes(self, cluster: int) -> None:
         """Every rank of the cluster has a way out of it that is not its way to the others inside."""
@@ -186,18 +189,18 @@ class _Bandwidths:
             self.capacity[TreeLink("lane", rank, up, cluster)] = _saturated(rates) if rates else usual
 
     def _fabric(self, cluster: int) -> None:
-        """What all traffic inside a switch shares, if any of it gets less than the links around would let
+        """What all traffic inside a switch shares, if its heaviest gets less than the links around would let
         it."""
-        inside = [
-            each
-            for each in self.sets
-            if len(each.flows) > 1 and all(self.links.meeting(flow) == cluster for flow in each.flows)
-        ]
-        most = max((len(each.flows) for each in inside), default=0)
-        loaded = [each for each in inside if len(each.flows) > most / 2]
-        if loaded and np.median([each.total / self._predicted(each.flows) for each in loaded]) < SHARED:
-            total = float(np.median([each.total for each in loaded]))
-            self.capacity[TreeLink("fabric", cluster)] = total
+        loads = []  # predicted, measured
+        for each in self.sets:
+            inside = [i for i, flow in enumerate(each.flows) if self.links.meeting(flow) == cluster]
+            if len(inside) > 1:
+                shares = fair_shares(each.flows, self.links, self.capacity)
+                loads.append((sum(shares[i].rate for i in inside), sum(each.rates[i] for i in inside)))
+        heaviest = max((predicted for predicted, _ in loads), default=0.0)
+        heavy = [(predicted, got) for predicted, got in loads if predicted > _HEAVY * heaviest]
+        if heavy and np.median([got / predicted for predicted, got in heavy]) < SHARED:
+            self.capacity[TreeLink("fabric", cluster)] = float(np.median([got for _, got in heavy]))
 
     def _predicted(self, flows: Sequence[Flow]) -> float:
         return sum(share.rate for share in fair_shares(flows, self.links, self.capacity))
@@ -260,7 +263,7 @@ class _Bandwidths:
 
 
 def _saturated(rates: Sequence[float]) -> float:
-    """What a link carries, of flows of which some are limited elsewhere: the median of those near the best."""
+    """What a link carries, by flows of which some are limited elsewhere: the median of the best."""
     best = max(rates, default=0.0)
     return float(np.median([rate for rate in rates if rate >= SHARED * best])) if rates else 0.0
 
@@ -280,25 +283,20 @@ def pooled(values: Sequence[float], tolerance: float) -> list[float]:
     return result
 
 
-def _quality(fitted: Fit, matrix: LinkMatrix, observed: Sequence[_Observed]) -> list[Quality]:
-    """Errors of latency, of bandwidth alone and of several flows at once."""
-    sorts: dict[str, list[tuple[float, str]]] = {}
+def _quality(topology: Topology, matrix: LinkMatrix, observed: Sequence[_Observed]) -> list[Quality]:
+    """How far the simulator, on the topology, is from latency, bandwidth alone and several flows at once."""
+    machine = SimulatedMeasurer(topology)
+    sorts: dict[str, list[tuple[float, str]]] = {"latency": [], "bandwidth alone": [], "several at once": []}
     for a, b in np.argwhere(~np.isnan(matrix.alpha)).tolist():
-        predicted = fitted.delays.between(fitted.links, Flow(a, b))
-        entry = (abs(predicted / matrix.alpha[a, b] - 1), f"r{a}->r{b}")
-        sorts.setdefault("latency", []).append(entry)
+        simulated = machine.ping(a, b, 1, 1)[0] / 2
+        sorts["latency"].append((abs(simulated / matrix.alpha[a, b] - 1), f"r{a}->r{b}"))
     for each in observed:
-        shares = fair_shares(each.flows, fitted.links, fitted.capacity)
         what = "bandwidth alone" if len(each.flows) == 1 else "several at once"
-        for flow, share, rate in zip(each.flows, shares, each.rates, strict=True):
-            beside = f" of {len(each.flows)}" if len(each.flows) > 1 else ""
-            where = f"r{flow.src}->r{flow.dst}{beside}"
-            sorts.setdefault(what, []).append((abs(rate / share.rate - 1), where))
+        beside = f" beside {len(each.flows) - 1} more" if len(each.flows) > 1 else ""
+        for flow, simulated, rate in zip(each.flows, machine.rates(each.flows), each.rates, strict=True):
+            sorts[what].append((abs(simulated / rate - 1), f"r{flow.src}->r{flow.dst}{beside}"))
     return [
-        Quality(
-            what, float(np.median([error for error, _ in entries])), *max(entries), figures=len(entries)
-        )
+        Quality(what, float(np.median([error for error, _ in entries])), *max(entries), figures=len(entries))
         for what, entries in sorts.items()
+        if entries
     ]
-
-

@@ -64,7 +64,24 @@ def fit_delays(matrix: LinkMatrix, links: TreeLinks) -> Delays:
     found = _non_negative(crossed / target[:, None], rest / target)
     values = found.tolist()
     equal_ranks = pooled(values[:ranks], _EQUAL) if min(values[:ranks]) > 0 else values[:ranks]
-    return Delays(overheads, equal_ranks, [float(f"{value:.3g}") for value in values[ranks:]])
+    return Delays(overheads, equal_ranks, _levels(values[ranks:], links))
+
+
+def _levels(delays: list[float], links: TreeLinks) -> list[float]:
+    """Ways out of clusters of one level that take about as long take as long."""
+    from pycoll.topology.fit import pooled
+
+    result = list(delays)
+    depth = [
+        len(links.around(min(ranks))) - links.around(min(ranks)).index(c)
+        for c, ranks in enumerate(links.ranks_of)
+    ]
+    for level in set(depth):
+        clusters = [c for c in range(len(delays)) if depth[c] == level]
+        values = [delays[c] for c in clusters]
+        for c, value in zip(clusters, pooled(values, _EQUAL) if min(values) > 0 else values, strict=True):
+            result[c] = value
+    return result
 
 
 def _non_negative(columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -75,7 +75,7 @@ class LinkMatrix:
 
     ``alpha`` (s, half a round trip of small messages), ``gap`` (s, by which each further message of a burst
     comes later: the sender's overhead), ``beta`` (s a byte, alone) and ``beta_together`` (s a byte, while
-    all ranks exchange in pairs) have shape (ranks, ranks), [source, destination]; each has its ``..._spread``,
+    all ranks exchange in pairs) have shape (ranks, ranks), [source, destination]; each has a ``..._spread``,
     half the distance between quartiles as a share of the median. ``copy_rate`` and ``reduce_rate`` are
     bytes/s by rank alone, ``..._together`` while all ranks do the same.
     """
@@ -105,9 +105,8 @@ class LinkMatrix:
     def empty(cls, hosts: Sequence[str]) -> LinkMatrix:
         """Nothing measured yet."""
         n = len(hosts)
-        square = [np.full((n, n), math.nan) for _ in range(7)]
-        rates = [np.full(n, math.nan) for _ in range(4)]
-        return cls(list(hosts), *square, *rates)
+        arrays: dict[str, Any] = {name: np.full((n,) * shape, math.nan) for name, shape in _ARRAYS.items()}
+        return cls(hosts=list(hosts), **arrays)
 
     @property
     def ranks(self) -> int:

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -124,22 +124,30 @@ class GroupMeasurer:
 
     def stream(self, flows: Sequence[Flow], sizes: Sequence[int], seconds: float, repeats: int) -> Samples:
         rows = [(*flow, size) for flow, size in zip(flows, sizes, strict=True)]
-        return self._run(_Task.STREAM, rows, repeats=repeats, seconds=seconds).T
+        return np.stack(self._run(_Task.STREAM, rows, repeats=repeats, seconds=seconds), axis=1)
 
     def compute(self, activity: Activity, ranks: Sequence[int], size: int, seconds: float) -> Samples:
         rows = [(rank, int(activity == "reduce"), size) for rank in ranks]
-        return self._run(_Task.COMPUTE, rows, seconds=seconds)[:, 0]
+        return np.concatenate(self._run(_Task.COMPUTE, rows, seconds=seconds))
 
     def distances(self) -> dict[str, float]:
         firsts = [self.hosts.index(host) for host in dict.fromkeys(self.hosts)]
-        measured = self._run(_Task.DISTANCES, [(rank, 0, 0) for rank in firsts])[:, 0]
-        return {self.hosts[rank]: float(ns) for rank, ns in zip(firsts, measured, strict=True)}
+        measured = self._run(_Task.DISTANCES, [(rank, 0, 0) for rank in firsts])
+        return {self.hosts[rank]: float(ns[0]) for rank, ns in zip(firsts, measured, strict=True)}
 
-    def _run(self, task: _Task, rows: Sequence[tuple[int, int, int]], **how: Any) -> Samples:
-        command = _Command(task, np.array(rows, np.int64), **how)
+    def _run(
+        self,
+        task: _Task,
+        rows: Sequence[tuple[int, int, int]],
+        repeats: int = 1,
+        messages: int = 1,
+        seconds: float = 0.0,
+    ) -> list[Samples]:
+        """A row's samples each."""
+        command = _Command(task, np.array(rows, np.int64), repeats, messages, seconds)
         _tell(self._comm, command)
         own = self._station.obey(command)
-        samples = np.empty((len(rows), command.repeats))
+        samples = [np.empty(repeats) for _ in rows]
         for row, owner in enumerate(command.owners()):
             if owner == self._comm.rank:
                 samples[row] = own[row]
@@ -228,7 +236,8 @@ class _Station:
     # Several at once
 
     def _stream(self, command: _Command) -> dict[int, float]:
-        rank, ends = self._comm.rank, []
+        rank = self._comm.rank
+        ends: list[_Sender | _Receiver] = []
         for row, (src, dst, size) in enumerate(command.rows.tolist()):
             if src == rank:
                 ends.append(_Sender(self._comm, row, dst, self._buffer("out", size)))

@@ -69,8 +69,8 @@ def probe(
     """
     if comm.ranks < 2:
         raise InvalidArgument(
-            "a probe measures links between ranks, and there is only 1 rank: start it with --ranks 2 or more, "
-            "or under torchrun"
+            "a probe measures links between ranks, and there is only 1 rank: start it with --ranks 2 or "
+            "more, or under torchrun"
         )
     if comm.rank:
         serve(comm)
@@ -136,7 +136,7 @@ class _Probe:
 
     def _inside_ranks(self, tree: Cluster) -> None:
         """What ranks copy and add, each alone (or one of each cluster), and all at once."""
-        alone = range(self.ranks)
+        alone = list(range(self.ranks))
         if self.sampled:
             alone = sorted({part[0] for cluster in tree.walk() for part in cluster.parts()})[:16]
         activities: tuple[Activity, ...] = ("copy", "reduce")
@@ -217,8 +217,8 @@ class _Probe:
     def _require_all(self) -> None:
         if self.skipped:
             raise Timeout(
-                f"the budget of {self.options.budget:g} s was over after {self.measurer.elapsed():.2g} s, and "
-                f"not measured are: {_counted(self.skipped)}; give a larger --budget"
+                f"the budget of {self.options.budget:g} s was over after {self.measurer.elapsed():.2g} s, "
+                f"and not measured are: {_counted(self.skipped)}; give a larger --budget"
             )
 
     # What came of it

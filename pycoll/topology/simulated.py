@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pycoll.schedule import Schedule
+from pycoll.simulation import Simulation
 from pycoll.topology.measure import Activity, Flow, Samples
 from pycoll.topology.model import Topology
 
@@ -71,7 +72,7 @@ class SimulatedMeasurer:
     def distances(self) -> dict[str, float]:
         return dict.fromkeys(self.hosts, math.nan)
 
-    def _simulate(self, rows: Sequence[tuple[int, int, int, int]], pieces: int, size: float):  # type: ignore[no-untyped-def]
+    def _simulate(self, rows: Sequence[tuple[int, int, int, int]], pieces: int, size: float) -> Simulation:
         schedule = Schedule.from_transfers(
             [(*row, 0) for row in rows], collective="broadcast", ranks=len(self.hosts), pieces=pieces
         )

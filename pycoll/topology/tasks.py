@@ -1,4 +1,4 @@
-"""The single measurements that a probe is made of: each can be repeated, and says how settled its figure is."""
+"""The single measurements that a probe is made of: each can be repeated, and says how settled it is."""
 
 from __future__ import annotations
 

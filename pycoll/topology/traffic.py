@@ -48,7 +48,7 @@ def structured(tree: Cluster, sampled: bool) -> Iterator[tuple[str, tuple[Flow, 
         yield "shift", shift
         if len(parts) > 2 or sampled:
             for part in (part for part in parts if len(part) > 1):
-                others = [rank for rank in _interleaved([p for p in parts if p is not part])]
+                others = _interleaved([other for other in parts if other is not part])
                 out = [Flow(rank, others[i % len(others)]) for i, rank in enumerate(part)]
                 into = [Flow(others[i % len(others)], rank) for i, rank in enumerate(part)]
                 if sampled:

@@ -89,12 +89,10 @@ class TreeLinks:
         return [first, *(TreeLink("cluster", cluster, up) for cluster in left)]
 
 
-def fair_shares(
-    flows: Sequence[Flow], links: TreeLinks, capacity: Mapping[TreeLink, float]
-) -> list[Share]:
-    """Max-min fair rates of flows at once (progressive filling; Bertsekas and Gallager, Data Networks, 6.5.2).
+def fair_shares(flows: Sequence[Flow], links: TreeLinks, capacity: Mapping[TreeLink, float]) -> list[Share]:
+    """Max-min fair rates of flows at once. A link without capacity limits nobody.
 
-    A link without capacity limits nobody.
+    By progressive filling: Bertsekas and Gallager, Data Networks (1992), section 6.5.2.
     """
     paths = [[link for link in links.path(flow) if link in capacity] for flow in flows]
     if len(flows) == 1:
@@ -112,8 +110,8 @@ def fair_shares(
         offers = np.divide(left, counts, out=np.full(len(left), math.inf), where=counts > 0)
         tight = int(np.argmin(offers))
         done = open_flows & (crosses[:, tight] > 0)
-        for flow in np.flatnonzero(done):
-            shares[flow] = Share(float(offers[tight]), used[tight])
+        for index_of_flow in np.flatnonzero(done).tolist():
+            shares[index_of_flow] = Share(float(offers[tight]), used[tight])
         left = np.maximum(left - offers[tight] * crosses[done].sum(axis=0), 0)
         open_flows &= ~done
     return shares

@@ -23,7 +23,9 @@ def cluster_names(matrix: LinkMatrix, links: TreeLinks) -> list[str]:
         hosts = {matrix.hosts[rank] for rank in ranks}
         whole = len(hosts) == 1 and sum(host in hosts for host in matrix.hosts) == len(ranks)
         name = re.sub(r"[^A-Za-z0-9._-]", "-", next(iter(hosts))) if whole and len(ranks) > 1 else ""
-        names.append(name if name and name not in names and not re.fullmatch(r"[rs]\d+", name) else f"s{index}")
+        names.append(
+            name if name and name not in names and not re.fullmatch(r"[rs]\d+", name) else f"s{index}"
+        )
     return names
 
 
