@@ -48,7 +48,7 @@ class _Words:
             n = self.matrix.ranks
             yield (
                 f"{n} ranks are many: measured were {self.matrix.pairs_measured:,} of their {n * (n - 1):,} "
-                "pairs, inside clusters and between their first ranks; a cluster's ranks are taken to be alike"
+                "pairs, inside clusters and between their first ranks; a cluster's ranks pass for equal"
             )
 
     def clusters(self) -> Iterator[str]:
@@ -155,8 +155,9 @@ class _Words:
             one, all_ = float(np.median(alone[both])), float(np.median(together[both]))
             if all_ < 0.8 * one:
                 yield (
-                    f"{what}, a rank alone does {one / 1e9:.3g} GB/s, while all do {all_ / 1e9:.3g} GB/s each: "
-                    "ranks of a host share its processors or its memory; the topology has the lower rate"
+                    f"{what}, a rank alone does {_digits(one / 1e9)} GB/s, while all do "
+                    f"{_digits(all_ / 1e9)} GB/s each: ranks of a host share its processors or its memory; "
+                    "the topology has the lower rate"
                 )
 
     def doubts(self) -> Iterator[str]:
@@ -192,7 +193,7 @@ class _Words:
 
     def _rate(self, rate: float, apart: bool) -> str:
         """Between hosts as networks are sold, in bits; inside in bytes."""
-        return _bits(rate) if apart else f"{rate / 1e9:.3g} GB/s"
+        return _bits(rate) if apart else f"{_digits(rate / 1e9)} GB/s"
 
 
 def print_probe(matrix: LinkMatrix, fitted: Fit, console: Console) -> None:
@@ -272,24 +273,29 @@ def _range_of(values: Sequence[float], text: Callable[[float], str]) -> str:
 def _rate_text(rate: float, apart: bool) -> str:
     if math.isnan(rate):
         return "-"
-    return _bits(rate) if apart else f"{rate / 1e9:.3g} GB/s"
+    return _bits(rate) if apart else f"{_digits(rate / 1e9)} GB/s"
 
 
 def _bits(rate: float) -> str:
     bits = rate * 8
     for unit, scale in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)):
-        if bits >= scale or unit == "Mbit/s":
+        if bits >= 0.95 * scale or unit == "Mbit/s":
             break
-    return f"{bits / scale:.3g} {unit}"
+    return f"{_digits(bits / scale)} {unit}"
 
 
 def _time(seconds: float) -> str:
     if math.isnan(seconds):
         return "-"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale or unit == "us":
+        if seconds >= 0.95 * scale or unit == "us":
             break
-    return f"{seconds / scale:.3g} {unit}"
+    return f"{_digits(seconds / scale)} {unit}"
+
+
+def _digits(value: float) -> str:
+    """Three digits, and no exponent for large ones."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _number(count: int) -> str:

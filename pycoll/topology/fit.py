@@ -4,9 +4,9 @@
     fitted.topology.save("machine.yaml")
     print(fitted.quality)            # how well it explains what was measured
 
-The tree has a switch for each cluster. What pairs get alone gives the links of ranks; where several at once
-get less than their links would let them have, something between them is shared: the way out of a cluster, or a
-switch's own fabric (a link between its in and out sides; on one host, its memory or its processors). Then
+The tree has a switch for each cluster. What pairs get alone gives the links of ranks. Where several at once
+get less than their links would let them have, something between them is shared: the way out of a cluster, or
+a switch's own fabric (a link between its in and out sides; on one host, its memory or its processors). Then
 all capacities are scaled, over and over, by the median ratio of measured to predicted rates of the flows
 that each of them limits, until prediction and measurement agree.
 """
@@ -27,7 +27,7 @@ from pycoll.topology.matrix import LinkMatrix
 from pycoll.topology.measure import Flow
 from pycoll.topology.model import Topology
 from pycoll.topology.simulated import SimulatedMeasurer
-from pycoll.topology.tree_links import TreeLink, TreeLinks, fair_shares
+from pycoll.topology.tree_links import Load, TreeLink, TreeLinks, fair_shares
 from pycoll.topology.tree_topology import topology_of
 
 __all__ = ["Fit", "Quality", "fit", "pooled"]
@@ -35,11 +35,13 @@ __all__ = ["Fit", "Quality", "fit", "pooled"]
 #: What gets less than this share of what was predicted shares something that was not.
 SHARED = 0.85
 #: Figures of one sort that differ by no more than this (a share) are taken to be equal.
-EQUAL = 0.12
+EQUAL = 0.08
 #: So many times one flow's rate is clearly more than one.
 _SEVERAL = 1.3
 #: Traffic is heavy for a switch from this share of the heaviest on.
 _HEAVY = 0.7
+#: Sorts of links that only one rank uses.
+_OWN = ("rank", "lane")
 _ROUNDS = 40
 
 
@@ -113,7 +115,7 @@ class _Bandwidths:
 
     def fit(self) -> dict[TreeLink, float]:
         self._ranks()
-        depth = {cluster: len(self._chain(cluster)) for cluster in range(1, len(self.links.clusters))}
+        depth = {cluster: len(self.links.chain(cluster)) for cluster in range(1, len(self.links.clusters))}
         for level in sorted(set(depth.values()), reverse=True):  # inner clusters first
             self._ways_out([cluster for cluster in depth if depth[cluster] == level])
         for cluster in reversed(range(len(self.links.clusters))):
@@ -209,40 +211,44 @@ class _Bandwidths:
 
     def _refine(self) -> None:
         """Scales each link by the median of measured / predicted over the flows that it limits."""
+        loads = [(Load(e.flows, self.links, self.capacity), e) for e in self.sets]
         for _ in range(_ROUNDS):
-            alone: dict[TreeLink, list[float]] = {}
             ratios: dict[TreeLink, list[float]] = {}
-            for each in self.observed:
-                shares = fair_shares(each.flows, self.links, self.capacity)
-                for share, rate in zip(shares, each.rates, strict=True):
+            for load, each in loads:
+                for share, rate in zip(load.shares(self.capacity), each.rates, strict=True):
                     if share.link is not None:
-                        into = alone if len(each.flows) == 1 and share.link.kind == "rank" else ratios
-                        into.setdefault(share.link, []).append(rate / share.rate)
+                        ratios.setdefault(share.link, []).append(rate / share.rate)
+            alone: dict[TreeLink, list[float]] = {}
+            for flow, rate in self.alone.items():
+                for link in self._limits(flow):
+                    own = link.kind in _OWN  # what a rank gets alone, nobody else has part in
+                    (alone if own else ratios).setdefault(link, []).append(rate / self.capacity[link])
             largest = 0.0
-            for link, values in (ratios | alone).items():  # what a rank gets alone, nobody else has part in
+            for link, values in (ratios | alone).items():
                 step = float(np.median(values)) ** 0.7  # less than all of it: several links move at once
                 self.capacity[link] *= step
                 largest = max(largest, abs(step - 1))
             if largest < 0.003:
                 return
 
+    def _limits(self, flow: Flow) -> list[TreeLink]:
+        """The link that limits a flow alone; of two ranks' links that are about equal, both."""
+        path = [link for link in self.links.path(flow) if link in self.capacity]
+        narrow = min(self.capacity[link] for link in path)
+        about = [link for link in path if self.capacity[link] < 1.3 * narrow and link.kind in _OWN]
+        tight = min(path, key=lambda link: self.capacity[link])
+        return about if tight.kind in _OWN else [tight]
+
     def _pool(self) -> None:
         """Links of one sort that differ by no more than noise are equal: of ranks, of clusters of a level."""
         sorts: dict[object, list[TreeLink]] = {}
         for link in self.capacity:
             at = {"rank": 0, "lane": link.around}.get(link.kind, link.owner)
-            depth = len(self._chain(at))
+            depth = len(self.links.chain(at))
             sorts.setdefault((link.kind, depth), []).append(link)
         for group in sorts.values():
             values = pooled([self.capacity[link] for link in group], EQUAL)
             self.capacity |= dict(zip(group, values, strict=True))
-
-    def _chain(self, cluster: int) -> list[int]:
-        """A cluster and those around it."""
-        chain = [cluster]
-        while self.links.parent[chain[-1]] >= 0:
-            chain.append(self.links.parent[chain[-1]])
-        return chain
 
     def _fill(self) -> None:
         """A way out that never limited anything carries all that comes to it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pycoll.topology.matrix import LinkMatrix
-from pycoll.topology.measure import Flow
+from pycoll.topology.measure import PING_BYTES, Flow
 from pycoll.topology.tree_links import TreeLinks
 
 __all__ = ["Delays", "fit_delays"]
@@ -45,26 +45,29 @@ def fit_delays(matrix: LinkMatrix, links: TreeLinks) -> Delays:
 
     ranks, clusters = matrix.ranks, len(links.clusters)
     known = ~np.isnan(matrix.alpha)
+    # Even a small message has bytes.
+    transmission = PING_BYTES * np.nan_to_num(matrix.beta)
+    alpha = np.maximum(matrix.alpha - transmission, 0)
     overheads = []
     for rank in range(ranks):
-        gaps = matrix.gap[rank][~np.isnan(matrix.gap[rank])]
-        alphas = matrix.alpha[rank][known[rank]]
+        gaps = np.maximum(matrix.gap - transmission, 0)[rank][known[rank]]
+        alphas = alpha[rank][known[rank]]
         overheads.append(min(float(np.median(gaps)), float(alphas.min())) if len(alphas) else 0.0)
-    overheads = pooled(overheads, _EQUAL) if min(overheads) > 0 else overheads
+    overheads = pooled(overheads, _EQUAL)
 
     pairs = [Flow(a, b) for a, b in np.argwhere(known).tolist()]
     crossed = np.zeros((len(pairs), ranks + clusters))
-    target = np.array([matrix.alpha[pair] for pair in pairs])
+    measured = np.array([matrix.alpha[pair] for pair in pairs])
     for row, flow in enumerate(pairs):
         top = links.meeting(flow)
         for end in flow:
             left = links.around(end)
             crossed[row, [end, *(ranks + cluster for cluster in left[: left.index(top)])]] += 1
-    rest = np.maximum(target - [(overheads[a] + overheads[b]) / 2 for a, b in pairs], 0)
-    found = _non_negative(crossed / target[:, None], rest / target)
+    rest = np.array([alpha[pair] for pair in pairs])
+    rest = np.maximum(rest - [(overheads[a] + overheads[b]) / 2 for a, b in pairs], 0)
+    found = _non_negative(crossed / measured[:, None], rest / measured)
     values = found.tolist()
-    equal_ranks = pooled(values[:ranks], _EQUAL) if min(values[:ranks]) > 0 else values[:ranks]
-    return Delays(overheads, equal_ranks, _levels(values[ranks:], links))
+    return Delays(overheads, pooled(values[:ranks], _EQUAL), _levels(values[ranks:], links))
 
 
 def _levels(delays: list[float], links: TreeLinks) -> list[float]:
@@ -72,14 +75,11 @@ def _levels(delays: list[float], links: TreeLinks) -> list[float]:
     from pycoll.topology.fit import pooled
 
     result = list(delays)
-    depth = [
-        len(links.around(min(ranks))) - links.around(min(ranks)).index(c)
-        for c, ranks in enumerate(links.ranks_of)
-    ]
+    depth = [len(links.chain(cluster)) for cluster in range(len(delays))]
     for level in set(depth):
         clusters = [c for c in range(len(delays)) if depth[c] == level]
         values = [delays[c] for c in clusters]
-        for c, value in zip(clusters, pooled(values, _EQUAL) if min(values) > 0 else values, strict=True):
+        for c, value in zip(clusters, pooled(values, _EQUAL), strict=True):
             result[c] = value
     return result
 

@@ -26,21 +26,27 @@ class Figure:
     """A figure measured several times: its median counts."""
 
     samples: list[float] = field(default_factory=list)
+    _known: tuple[int, float, float] = (0, math.nan, math.nan)  # samples, median and spread of so many
 
     def add(self, samples: npt.NDArray[np.float64] | Sequence[float]) -> None:
         self.samples += [float(sample) for sample in samples]
 
     @property
     def median(self) -> float:
-        return float(np.median(self.samples)) if self.samples else math.nan
+        return self._figures()[1]
 
     @property
     def spread(self) -> float:
         """Half the distance between the quartiles, as a share of the median."""
-        if len(self.samples) < 2:
-            return math.nan
-        low, high = np.percentile(self.samples, (25, 75))
-        return float((high - low) / 2 / abs(self.median)) if self.median else math.nan
+        return self._figures()[2]
+
+    def _figures(self) -> tuple[int, float, float]:
+        count = len(self.samples)
+        if count and self._known[0] != count:
+            low, middle, high = np.percentile(self.samples, (25, 50, 75)).tolist()
+            spread = (high - low) / 2 / abs(middle) if middle and count > 1 else math.nan
+            self._known = (count, middle, spread)
+        return self._known
 
     @property
     def error(self) -> float:
@@ -123,7 +129,7 @@ class LinkMatrix:
         try:
             fields = json.loads(text)
             version = fields.pop("pycoll_matrix")
-        except (json.JSONDecodeError, AttributeError, KeyError) as error:
+        except (json.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
             raise TopologyError(f"this is no matrix of pycoll topo probe: {error!r}") from error
         if version != VERSION:
             raise TopologyError(f"the matrix has version {version!r}; this pycoll reads version {VERSION}")

@@ -19,7 +19,7 @@ from pycoll import _core, probe
 from pycoll.communicator import Communicator, Work
 from pycoll.errors import Error
 
-__all__ = ["Flow", "GroupMeasurer", "Measurer", "serve"]
+__all__ = ["PING_BYTES", "Flow", "GroupMeasurer", "Measurer", "serve"]
 
 Samples = npt.NDArray[np.float64]
 Activity = Literal["copy", "reduce"]
@@ -27,7 +27,8 @@ Activity = Literal["copy", "reduce"]
 #: Messages of a stream that are under way at once, so that none waits for the one before to be acknowledged.
 DEPTH = 2
 WARMUPS = 2
-_PING_BYTES = 8
+#: Bytes of a small message.
+PING_BYTES = 8
 _HOST_BYTES = 256
 # The other ranks of a host sleep meanwhile: spinning, they would disturb the probe of its processors.
 _PROBE_SECONDS = 0.008
@@ -117,7 +118,7 @@ class GroupMeasurer:
         return time.monotonic() - self._begin
 
     def ping(self, a: int, b: int, messages: int, repeats: int) -> Samples:
-        return self._run(_Task.PING, [(a, b, _PING_BYTES)], repeats=repeats, messages=messages)[0]
+        return self._run(_Task.PING, [(a, b, PING_BYTES)], repeats=repeats, messages=messages)[0]
 
     def transfer(self, flow: Flow, size: int, repeats: int) -> Samples:
         return self._run(_Task.TRANSFER, [(*flow, size)], repeats=repeats)[0]
@@ -220,7 +221,7 @@ class _Station:
     def _transfer(self, command: _Command) -> dict[int, Samples]:
         src, dst, size = (int(number) for number in command.rows[0])
         comm, clock, taken = self._comm, time.perf_counter, np.empty(1 + command.repeats)
-        ask = np.zeros(_PING_BYTES, np.uint8)
+        ask = np.zeros(PING_BYTES, np.uint8)
         for index in range(len(taken)):
             if comm.rank == dst:
                 data = self._buffer("in", size)

@@ -18,7 +18,7 @@ REPEATS = 3
 _BURST = 8
 _PING_SECONDS, _LEAST_PINGS, _MOST_PINGS = 15e-3, 3, 30
 _FIRST_BYTES = 1 << 16
-_LEAST_BYTES, _MOST_BYTES = 1 << 16, 1 << 24
+_LEAST_BYTES, _MOST_BYTES = 1 << 16, 1 << 26
 
 
 class Task(ABC):
@@ -97,8 +97,10 @@ class TransferTask(Task):
                 float(np.median(measurer.transfer(self.flow, size, REPEATS)))
                 for size in (_FIRST_BYTES, 4 * _FIRST_BYTES)
             )
-            fitting = 3 * _FIRST_BYTES / max(large - small, large / 8) * self._seconds
-            largest = int(min(max(fitting, _LEAST_BYTES), _MOST_BYTES)) // 4096 * 4096
+            each = max(large - small, large / 8) / (3 * _FIRST_BYTES)  # seconds a byte, about
+            # Long enough that its latency does not matter much.
+            wanted = max(self._seconds, min(8 * (small - _FIRST_BYTES * each), 4 * self._seconds))
+            largest = int(min(max(wanted / each, _LEAST_BYTES), _MOST_BYTES)) // 4096 * 4096
             self._times = {largest // part: Figure() for part in (4, 2, 1)}
         for size, figure in self._times.items():
             figure.add(measurer.transfer(self.flow, size, REPEATS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from pycoll.topology.clusters import Cluster
 from pycoll.topology.measure import Flow
 
-__all__ = ["Share", "TreeLink", "TreeLinks", "fair_shares"]
+__all__ = ["Load", "Share", "TreeLink", "TreeLinks", "fair_shares"]
 
 
 class TreeLink(NamedTuple):
@@ -55,14 +55,19 @@ class TreeLinks:
             for child in inner:
                 self.parent[child] = index
             self.home |= {member: index for member in cluster.members if isinstance(member, int)}
+        self._around = {rank: self.chain(home) for rank, home in self.home.items()}
         self.lanes: set[int] = set()  # clusters whose ranks have lanes out of them
 
-    def around(self, rank: int) -> list[int]:
-        """The clusters that a rank is in, innermost first."""
-        chain = [self.home[rank]]
+    def chain(self, cluster: int) -> list[int]:
+        """A cluster and those around it, the root last."""
+        chain = [cluster]
         while self.parent[chain[-1]] >= 0:
             chain.append(self.parent[chain[-1]])
         return chain
+
+    def around(self, rank: int) -> list[int]:
+        """The clusters that a rank is in, innermost first."""
+        return self._around[rank]
 
     def meeting(self, flow: Flow) -> int:
         """The innermost cluster that both ends are in."""
@@ -90,28 +95,37 @@ class TreeLinks:
 
 
 def fair_shares(flows: Sequence[Flow], links: TreeLinks, capacity: Mapping[TreeLink, float]) -> list[Share]:
-    """Max-min fair rates of flows at once. A link without capacity limits nobody.
+    """Max-min fair rates of flows at once. A link without capacity limits nobody."""
+    return Load(flows, links, capacity).shares(capacity)
 
-    By progressive filling: Bertsekas and Gallager, Data Networks (1992), section 6.5.2.
-    """
-    paths = [[link for link in links.path(flow) if link in capacity] for flow in flows]
-    if len(flows) == 1:
-        narrowest = min(paths[0], key=lambda link: capacity[link], default=None)
-        return [Share(capacity[narrowest] if narrowest else math.inf, narrowest)]
-    used = list(dict.fromkeys(link for path in paths for link in path))
-    index = {link: i for i, link in enumerate(used)}
-    crosses = np.zeros((len(flows), len(used)))
-    for flow, path in enumerate(paths):
-        crosses[flow, [index[link] for link in path]] = 1
-    left = np.array([capacity[link] for link in used])
-    shares: list[Share] = [Share(math.inf, None)] * len(flows)
-    open_flows = np.ones(len(flows), dtype=bool)
-    while (counts := crosses[open_flows].sum(axis=0)).any():
-        offers = np.divide(left, counts, out=np.full(len(left), math.inf), where=counts > 0)
-        tight = int(np.argmin(offers))
-        done = open_flows & (crosses[:, tight] > 0)
-        for index_of_flow in np.flatnonzero(done).tolist():
-            shares[index_of_flow] = Share(float(offers[tight]), used[tight])
-        left = np.maximum(left - offers[tight] * crosses[done].sum(axis=0), 0)
-        open_flows &= ~done
-    return shares
+
+class Load:
+    """Flows at once, and which of them crosses which limited link: for many capacities in turn."""
+
+    def __init__(self, flows: Sequence[Flow], links: TreeLinks, limited: Container[TreeLink]) -> None:
+        paths = [[link for link in links.path(flow) if link in limited] for flow in flows]
+        self._links = list(dict.fromkeys(link for path in paths for link in path))
+        index = {link: i for i, link in enumerate(self._links)}
+        self._crosses = np.zeros((len(flows), len(self._links)))
+        for flow, path in enumerate(paths):
+            self._crosses[flow, [index[link] for link in path]] = 1
+
+    def shares(self, capacity: Mapping[TreeLink, float]) -> list[Share]:
+        """By progressive filling: Bertsekas and Gallager, Data Networks (1992), section 6.5.2."""
+        shares = [Share(math.inf, None)] * len(self._crosses)
+        if not self._links:
+            return shares
+        left = np.array([capacity[link] for link in self._links])
+        if len(shares) == 1:
+            tight = int(left.argmin())
+            return [Share(float(left[tight]), self._links[tight])]
+        waiting = self._crosses.copy()  # without the flows whose share is settled
+        while (counts := waiting.sum(axis=0)).any():
+            offers = np.divide(left, counts, out=np.full(len(left), math.inf), where=counts > 0)
+            tight = int(offers.argmin())
+            done = waiting[:, tight] > 0
+            for flow in np.flatnonzero(done).tolist():
+                shares[flow] = Share(float(offers[tight]), self._links[tight])
+            left = np.maximum(left - offers[tight] * waiting[done].sum(axis=0), 0)
+            waiting[done] = 0
+        return shares
