@@ -207,7 +207,7 @@ def trees(draw: st.DrawFn) -> tuple[list[int], list[float], list[float]]:
     return counts, bandwidths, latencies
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(trees(), st.integers(0, 1000))
 def test_trees_are_found_again(machine: tuple[list[int], list[float], list[float]], seed: int) -> None:
     counts, bandwidths, latencies = machine
