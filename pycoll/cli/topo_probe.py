@@ -39,6 +39,9 @@ def probe(
         str,
         typer.Option("--budget", "-b", help="Time that it may take: 30s, 500 ms, or a number of seconds."),
     ] = "30s",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure everything once, and nothing again until it has settled.")
+    ] = False,
     name: Annotated[str, typer.Option(help="What to call the machine in the topology file.")] = "",
     refit: Annotated[
         Optional[Path],  # noqa: UP045
@@ -81,7 +84,7 @@ def probe(
     from pycoll.topology.matrix import LinkMatrix
     from pycoll.topology.probe import ProbeOptions
 
-    options = ProbeOptions(budget=_seconds(budget), sample_above=sample_above)
+    options = ProbeOptions(budget=_seconds(budget), sample_above=sample_above, quick=quick)
     for path in (output, matrix_file):
         if path is not None:
             _require_writable(path)

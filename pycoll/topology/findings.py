@@ -163,7 +163,8 @@ class _Words:
     def doubts(self) -> Iterator[str]:
         yield from self.matrix.unsettled
         for host, state in self.matrix.stamp.get("hosts", {}).items():
-            if state["state"] == "mixed":
+            known = all(state[when] is not None for when in ("before_ns", "after_ns"))
+            if state["state"] == "mixed" and known:
                 yield (
                     f"the processors of {host} moved while it was measured (a cache line took "
                     f"{state['before_ns']:.0f} ns before, {state['after_ns']:.0f} ns after): measure again"

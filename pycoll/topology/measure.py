@@ -358,14 +358,13 @@ class _Receiver:
         self.over = not self._works
 
     def rate(self, begin: float) -> float:
-        """Bytes/s between the first and the last message that came before the time was over."""
-        size = len(self._buffers[0])
-        times = [at for at in self._times if at <= self._end]
-        if len(times) < 3:  # slower than was expected
-            times = self._times[:3]
-        if len(times) < 2:
-            return size / (times[0] - begin)
-        return (len(times) - 1) * size / (times[-1] - times[0])
+        """Bytes/s while the time lasted: messages that came, and the part of the next that was on its way."""
+        size, count = len(self._buffers[0]), sum(at <= self._end for at in self._times)
+        if count == len(self._times):  # the sender's clock was ahead
+            return count * size / (self._times[-1] - begin)
+        last = self._times[count - 1] if count else begin
+        part = (self._end - last) / (self._times[count] - last)
+        return (count + part) * size / (self._end - begin)
 
     def _receive(self, buffer: npt.NDArray[np.uint8]) -> None:
         self._works.append(self._comm.recv(buffer, self._src, tag=self.row, async_=True))

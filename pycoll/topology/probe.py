@@ -37,6 +37,7 @@ _ALONE, _TOGETHER = 0.35, 0.3
 _LEAST_SECONDS, _MOST_SECONDS = 0.4e-3, 10e-3  # that the largest message alone takes
 _LEAST_WINDOW, _MOST_WINDOW = 6e-3, 40e-3  # in which flows run at once
 _LEAST_STREAM_BYTES, _MOST_STREAM_BYTES = 1 << 14, 4 << 20
+_LATENCIES = 30  # in a window
 _MESSAGES = 12  # of the fastest flow in a window
 _COMPUTE_BYTES, _COMPUTE_SECONDS = 4 << 20, 8e-3
 _LEAST_RUNS, _MOST_RUNS = 3, 12
@@ -44,10 +45,14 @@ _LEAST_RUNS, _MOST_RUNS = 3, 12
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """``budget``: seconds that all may take. ``sample_above``: with more ranks, pairs are sampled."""
+    """``budget``: seconds that all may take. ``sample_above``: with more ranks, pairs are sampled.
+
+    ``quick``: nothing is measured again until it has settled.
+    """
 
     budget: float = 30.0
     sample_above: int = 24
+    quick: bool = False
 
     def __post_init__(self) -> None:
         if not (self.budget > 0 and math.isfinite(self.budget)):
@@ -150,6 +155,8 @@ class _Probe:
         expected = len(rounds) + 2 * self.ranks + 4
         window = _TOGETHER * self.options.budget / (3 * expected)
         window = min(max(window, _LEAST_WINDOW), _MOST_WINDOW)
+        # Until first messages arrive, no time is lost that matters.
+        window = max(window, _LATENCIES * max(task.alpha for task in self.pings.values()))
         self._stream(rounds, window)
         if not self.sampled:
             self._settle((_ALONE + _TOGETHER) * self.options.budget)
@@ -195,6 +202,8 @@ class _Probe:
 
     def _settle(self, until: float) -> None:
         """Repeats everything a few times, apart in time, and what varies most until it has settled."""
+        if self.options.quick:
+            return
         while loose := sorted(self._loose(), key=lambda task: (task.runs >= _LEAST_RUNS, -task.error)):
             for task in loose:
                 elapsed = self.measurer.elapsed()

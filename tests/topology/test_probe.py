@@ -44,7 +44,7 @@ def test_every_figure_of_four_ranks(on_processes: Spawn) -> None:
     told: list[float] = []
 
     def measure(comm: pycoll.Communicator) -> Any:
-        found = probe(comm, ProbeOptions(budget=5), lambda what, share: told.append(share))
+        found = probe(comm, ProbeOptions(budget=60, quick=True), lambda what, share: told.append(share))
         comm.barrier()  # the group is as good as before
         return found, told[:]
 
@@ -135,7 +135,7 @@ def test_survivors_get_an_error_that_names_it(start_job: Callable[..., Any]) -> 
 
 def test_command_writes_matrix_and_topology(tmp_path: Path) -> None:
     machine, links = tmp_path / "machine.yaml", tmp_path / "links.json"
-    code, out, err = run("-n", 2, "-b", "1.5s", "-o", machine, "-m", links, "--name", "mine")
+    code, out, err = run("-n", 2, "-b", "40s", "--quick", "-o", machine, "-m", links, "--name", "mine")
     assert (code, err) == (0, "")
     assert "r0" in out
     assert "GB/s" in out
@@ -162,7 +162,7 @@ def test_command_in_a_job(tmp_path: Path) -> None:
     host, port = free_address().rsplit(":", 1)
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}
     machine = tmp_path / "machine.yaml"
-    ranks = [command("-b", "1s", "-o", machine, RANK=str(rank), **job) for rank in range(2)]
+    ranks = [command("-b", "40s", "--quick", "-o", machine, RANK=str(rank), **job) for rank in range(2)]
     outputs = [rank.communicate(timeout=120) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert "How well the topology explains" in outputs[0][0]
