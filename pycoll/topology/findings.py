@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from pycoll.topology.fit import SHARED, Fit
 from pycoll.topology.matrix import LinkMatrix, Together
 from pycoll.topology.measure import Flow
 from pycoll.topology.tree_links import TreeLink, fair_shares
-from pycoll.topology.tree_topology import cluster_names
+from pycoll.topology.tree_topology import cluster_names, rank_ranges
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,17 +61,20 @@ class _Words:
             inside = [
                 pair for child in children for pair in self._pairs_of(self.links.clusters[child].parts())
             ]
-            listed = " | ".join(_ranges(part) for part in parts[:4]) + (" | ..." if len(parts) > 4 else "")
+            listed = " | ".join(rank_ranges(part) for part in parts[:4]) + (
+                " | ..." if len(parts) > 4 else ""
+            )
             yield (
                 f"{self.names[index]} joins {_number(len(parts))} parts, {listed}: "
                 f"{self._between(between)} between them, {self._between(inside)} inside"
             )
-        for cluster_index in sorted(self.links.lanes):
-            ranks = sorted(self.links.ranks_of[cluster_index])
-            lane = self.fitted.capacity[TreeLink("lane", ranks[0], True, cluster_index)]
+        if laned := sorted(self.links.lanes):
+            rates = [rate for link, rate in self.fitted.capacity.items() if link.kind == "lane"]
+            apart = len(set(self.matrix.hosts)) > 1
+            of = ", ".join(self.names[cluster] for cluster in laned[:4]) + (", ..." if len(laned) > 4 else "")
             yield (
-                f"each of {_ranges(ranks)} has a way out of {self.names[cluster_index]} of its own, of "
-                f"{self._rate(lane, self._outside(cluster_index))}"
+                f"each rank of {of} has a way out of there of its own, of "
+                f"{self._rate(float(np.median(rates)), apart)}, beside its way to the others inside"
             )
 
     def shared(self) -> Iterator[str]:
@@ -110,10 +113,11 @@ class _Words:
         alone = float(np.median([self._alone(flow) for flow in flows]))
         arrow = ", ".join(f"r{flow.src}->r{flow.dst}" for flow in flows[:4])
         arrow += f", ... ({len(flows)} links)" if len(flows) > 4 else ""
+        unit, scale = _unit(total, apart)
         return (
-            f"links {arrow} share a bottleneck of {self._rate(total, apart)} (alone "
-            f"{self._rate(alone, apart)}, {_number(len(flows))} at once "
-            f"{self._rate(total / len(flows), apart)} each): {self._place(link)}"
+            f"links {arrow} share a bottleneck of {_digits(total * scale)} {unit} (alone "
+            f"{_digits(alone * scale)}, {_number(len(flows))} at once {_digits(total / len(flows) * scale)} "
+            f"each): {self._place(link)}"
         )
 
     def _place(self, link: TreeLink) -> str:
@@ -124,9 +128,8 @@ class _Words:
             return f"the inside of {self.names[link.owner]}"
         way = "out of" if link.up else "into"
         if link.kind == "cluster":
-            return (
-                f"the way {way} {self.names[link.owner]} ({_ranges(sorted(self.links.ranks_of[link.owner]))})"
-            )
+            ranks = rank_ranges(sorted(self.links.ranks_of[link.owner]))
+            return f"the way {way} {self.names[link.owner]} ({ranks})"
         return f"the way {way} r{link.owner}"
 
     def slow(self) -> Iterator[str]:
@@ -189,12 +192,9 @@ class _Words:
     def _apart(self, flows: Iterable[Flow]) -> bool:
         return any(self.matrix.hosts[flow.src] != self.matrix.hosts[flow.dst] for flow in flows)
 
-    def _outside(self, cluster: int) -> bool:
-        return len(set(self.matrix.hosts)) > 1 and cluster > 0
-
     def _rate(self, rate: float, apart: bool) -> str:
-        """Between hosts as networks are sold, in bits; inside in bytes."""
-        return _bits(rate) if apart else f"{_digits(rate / 1e9)} GB/s"
+        unit, scale = _unit(rate, apart)
+        return f"{_digits(rate * scale)} {unit}"
 
 
 def print_probe(matrix: LinkMatrix, fitted: Fit, console: Console) -> None:
@@ -215,21 +215,22 @@ def _matrix_table(matrix: LinkMatrix) -> Table:
     from rich.table import Table
 
     apart = len(set(matrix.hosts)) > 1
+    unit, scale = _unit(float(np.nanmedian(1 / matrix.beta)), apart)
     table = Table(
-        title="latency, bandwidth alone (spread), bandwidth while all ranks exchange in pairs",
+        title=f"latency; {unit} alone, with spread; {unit} while all ranks exchange in pairs",
         header_style="bold",
         show_lines=True,
     )
-    table.add_column("from \\ to", style="bold", no_wrap=True)
+    table.add_column("from", style="bold", no_wrap=True)
     for rank in range(matrix.ranks):
-        table.add_column(f"r{rank}", justify="right", no_wrap=True)
+        table.add_column(f"to r{rank}", justify="right", no_wrap=True)
     for a in range(matrix.ranks):
         cells = []
         for b in range(matrix.ranks):
-            rate = [_rate_text(1 / m[a, b], apart) for m in (matrix.beta, matrix.beta_together)]
+            alone, together = (_plain(scale / m[a, b]) for m in (matrix.beta, matrix.beta_together))
             spread = matrix.beta_spread[a, b]
             around = "" if math.isnan(spread) else f" ±{spread:.0%}"
-            cells.append("-" if a == b else f"{_time(matrix.alpha[a, b])}\n{rate[0]}{around}\n{rate[1]}")
+            cells.append("-" if a == b else f"{_time(matrix.alpha[a, b])}\n{alone}{around}\n{together}")
         table.add_row(f"r{a}\n{matrix.hosts[a]}" if apart else f"r{a}", *cells)
     return table
 
@@ -238,51 +239,48 @@ def _level_table(matrix: LinkMatrix, fitted: Fit) -> Table:
     """Of many ranks: a row for each switch, of the pairs that meet there."""
     from rich.table import Table
 
-    table = Table(title="pairs by the switch at which they meet: median (least to most)", header_style="bold")
-    for name in ("switch", "ranks"):
-        table.add_column(name, style="bold" if name == "switch" else None)
-    for name in ("pairs", "latency", "bandwidth alone", "while all exchange"):
-        table.add_column(name, justify="right")
     apart = len(set(matrix.hosts)) > 1
+    unit, scale = _unit(float(np.nanmedian(1 / matrix.beta)), apart)
+    table = Table(title="pairs by the switch at which they meet: median (least to most)", header_style="bold")
+    table.add_column("switch", style="bold")
+    table.add_column("ranks")
+    for name in ("pairs", "latency, us", f"{unit} alone", f"{unit} while all exchange"):
+        table.add_column(name, justify="right")
     names = cluster_names(matrix, fitted.links)
     meeting: dict[int, list[Flow]] = {}
     for a, b in np.argwhere(~np.isnan(matrix.alpha) | ~np.isnan(matrix.beta)).tolist():
         meeting.setdefault(fitted.links.meeting(Flow(a, b)), []).append(Flow(a, b))
     for cluster in sorted(meeting):
         pairs = meeting[cluster]
-        alpha = [matrix.alpha[pair] for pair in pairs]
-        alone = [1 / matrix.beta[pair] for pair in pairs]
-        together = [1 / matrix.beta_together[pair] for pair in pairs]
         table.add_row(
             names[cluster],
-            _ranges(sorted(fitted.links.ranks_of[cluster])),
+            rank_ranges(sorted(fitted.links.ranks_of[cluster])),
             str(len(pairs)),
-            _range_of(alpha, _time),
-            _range_of(alone, lambda rate: _rate_text(rate, apart)),
-            _range_of(together, lambda rate: _rate_text(rate, apart)),
+            _range_of([matrix.alpha[pair] * 1e6 for pair in pairs]),
+            _range_of([scale / matrix.beta[pair] for pair in pairs]),
+            _range_of([scale / matrix.beta_together[pair] for pair in pairs]),
         )
     return table
 
 
-def _range_of(values: Sequence[float], text: Callable[[float], str]) -> str:
+def _range_of(values: Sequence[float]) -> str:
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return "-"
-    return f"{text(float(np.median(known)))} ({text(min(known))} to {text(max(known))})"
+    return f"{_digits(float(np.median(known)))} ({_digits(min(known))} to {_digits(max(known))})"
 
 
-def _rate_text(rate: float, apart: bool) -> str:
-    if math.isnan(rate):
-        return "-"
-    return _bits(rate) if apart else f"{_digits(rate / 1e9)} GB/s"
+def _plain(value: float) -> str:
+    return "-" if math.isnan(value) else _digits(value)
 
 
-def _bits(rate: float) -> str:
-    bits = rate * 8
-    for unit, scale in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)):
-        if bits >= 0.95 * scale or unit == "Mbit/s":
-            break
-    return f"{_digits(bits / scale)} {unit}"
+def _unit(rate: float, apart: bool) -> tuple[str, float]:
+    """The unit for rates about this one, and how many of it one byte/s is.
+
+    Between hosts as networks are sold, in bits; inside in bytes.
+    """
+    units = (("Tbit/s", 8e-12), ("Gbit/s", 8e-9), ("Mbit/s", 8e-6)) if apart else (("GB/s", 1e-9),)
+    return next((unit for unit in units if rate * unit[1] >= 0.95), units[-1])
 
 
 def _time(seconds: float) -> str:
@@ -301,15 +299,3 @@ def _digits(value: float) -> str:
 
 def _number(count: int) -> str:
     return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
-
-
-def _ranges(ranks: Sequence[int]) -> str:
-    """r0-r3, r8 of [0, 1, 2, 3, 8]."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    texts = [f"r{first}" if first == last else f"r{first}-r{last}" for first, last in runs]
-    return ", ".join(texts[:4]) + (", ..." if len(texts) > 4 else "")

@@ -83,7 +83,9 @@ def fit(matrix: LinkMatrix, name: str = "") -> Fit:
     bandwidths = _Bandwidths(matrix, TreeLinks(tree))
     capacity = bandwidths.fit()
     delays = fit_delays(matrix, bandwidths.links)
-    title = name or f"{matrix.ranks} ranks on {', '.join(dict.fromkeys(matrix.hosts))}, measured"
+    hosts = list(dict.fromkeys(matrix.hosts))
+    where = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more hosts" if len(hosts) > 3 else "")
+    title = name or f"{matrix.ranks} ranks on {where}, measured"
     topology = topology_of(title, matrix, bandwidths.links, capacity, delays)
     fitted = Fit(topology, bandwidths.links, capacity, delays)
     fitted.quality = _quality(topology, matrix, bandwidths.observed)
@@ -152,7 +154,7 @@ class _Bandwidths:
             if over:
                 crossing[link] = over
         most = {link: max(over, key=lambda each: len(each.flows)) for link, over in crossing.items()}
-        laned = {link.owner for link, each in most.items() if self._each_its_own(each)}
+        laned = {link.owner for link, each in most.items() if self._each_its_own(each, crossing[link])}
         for cluster in sorted(laned):
             self._add_lanes(cluster)
         limited = [link for link, each in most.items() if self._falls_short(each)]
@@ -163,15 +165,15 @@ class _Bandwidths:
     def _falls_short(self, each: _Observed) -> bool:
         return each.total < SHARED * self._predicted(each.flows)
 
-    def _each_its_own(self, most: _Observed) -> bool:
+    def _each_its_own(self, most: _Observed, crossing: Sequence[_Observed]) -> bool:
         """Whether one flow alone gets less out of its cluster than inside, and several get clearly more than
         it."""
-        alone = [self.alone[flow] for flow in most.flows if flow in self.alone]
-        if not alone or len(most.flows) < 2 or not self._falls_short(most):
+        singles = [each for each in crossing if len(each.flows) == 1]
+        if not singles or len(most.flows) < 2 or not self._falls_short(most):
             return False
-        inside = [self._predicted((flow,)) for flow in most.flows if flow in self.alone]
-        less = float(np.median(np.divide(alone, inside))) < SHARED
-        return less and most.total > _SEVERAL * float(np.median(alone))
+        alone = float(np.median([each.total for each in singles]))
+        inside = float(np.median([self._predicted(each.flows) for each in singles]))
+        return alone < SHARED * inside and most.total > _SEVERAL * alone
 
     def _add_lanes(self, cluster: int) -> None:
         """Every rank of the cluster has a way out of it that is not its way to the others inside."""

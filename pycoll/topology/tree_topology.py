@@ -13,7 +13,7 @@ from pycoll.topology.matrix import LinkMatrix
 from pycoll.topology.model import Link, Node, Topology
 from pycoll.topology.tree_links import TreeLink, TreeLinks
 
-__all__ = ["cluster_names", "topology_of"]
+__all__ = ["cluster_names", "rank_ranges", "topology_of"]
 
 
 def cluster_names(matrix: LinkMatrix, links: TreeLinks) -> list[str]:
@@ -51,18 +51,23 @@ class _Builder:
         for rank in range(matrix.ranks):
             overhead = self._delays.overhead[rank]
             self._add(Node(f"r{rank}", overhead=overhead, copy_rate=copy[rank], reduce_rate=reduce[rank]))
+        fabrics = {link.owner: rate for link, rate in self._capacity.items() if link.kind == "fabric"}
+        # Equal nodes one after the other, so that the file writes them as one.
         for cluster, name in enumerate(self._names):
-            if TreeLink("fabric", cluster) in self._capacity:
-                self._add(Node(f"{name}.in", "switch"))
-                self._add(Node(f"{name}.out", "switch"))
-                self._link(f"{name}.in", f"{name}.out", self._capacity[TreeLink("fabric", cluster)], 0.0)
-            else:
+            if cluster not in fabrics:
                 self._add(Node(name, "switch"))
-            if cluster in self._links.lanes:
-                self._add(Node(f"{name}.edge", "switch"))
-        for link, bandwidth in self._capacity.items():
+        for side in ("in", "out"):
+            for cluster in sorted(fabrics):
+                self._add(Node(f"{self._names[cluster]}.{side}", "switch"))
+        for cluster in sorted(self._links.lanes):
+            self._add(Node(f"{self._names[cluster]}.edge", "switch"))
+        for cluster in sorted(fabrics):
+            self._link(f"{self._names[cluster]}.in", f"{self._names[cluster]}.out", fabrics[cluster], 0.0)
+        for link in sorted(
+            self._capacity, key=lambda link: (link.kind == "cluster", link.around, link.owner)
+        ):
             if link.kind != "fabric":
-                self._tree_link(link, bandwidth)
+                self._tree_link(link, self._capacity[link])
         return Topology(
             title, tuple(self._nodes), tuple(self._made), tuple(range(matrix.ranks)), about=_about(matrix)
         )
@@ -114,11 +119,26 @@ def _rates(matrix: LinkMatrix) -> tuple[list[float], list[float]]:
 
 
 def _about(matrix: LinkMatrix) -> str:
-    hosts = ", ".join(
-        f"{host}: ranks {', '.join(str(rank) for rank, at in enumerate(matrix.hosts) if at == host)}"
-        for host in dict.fromkeys(matrix.hosts)
-    )
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(matrix.hosts):
+        ranks.setdefault(host, []).append(rank)
+    where = [f"{rank_ranges(own)} on {host}" for host, own in ranks.items()]
+    if len(where) > 8:
+        where = [*where[:8], f"and so on, {len(where)} hosts"]
     stamp = matrix.stamp
     how = "a sample of pairs" if matrix.sampled else "all pairs"
     when = f"Measured by pycoll topo probe on {stamp.get('date', 'an unknown date')}"
-    return f"{when} ({how}, {matrix.seconds:.0f} s; {stamp.get('cpu', 'unknown processor')}). {hosts}."
+    cpu = stamp.get("cpu", "unknown processor")
+    return f"{when} ({how}, {matrix.seconds:.0f} s; {cpu}). {'; '.join(where)}."
+
+
+def rank_ranges(ranks: Sequence[int]) -> str:
+    """r0-r3, r8 of [0, 1, 2, 3, 8]."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    texts = [f"r{first}" if first == last else f"r{first}-r{last}" for first, last in runs]
+    return ", ".join(texts[:4]) + (", ..." if len(texts) > 4 else "")
