@@ -1,17 +1,20 @@
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "algorithms/builder.h"
 #include "algorithms/list.h"
 #include "algorithms/params.h"
-#include "algorithms/tree.h"
+#include "topology/cuts.h"
 #include "topology/tree_packing.h"
 
 namespace pycoll {
 
 namespace {
+
+size_t at(int index) {
+  return static_cast<size_t>(index);
+}
 
 // On a flat switch stars do best, one around every rank: two hops deep, and all ports are in use all the
 // time. A broadcast from one root cannot have them; its stars stand around the other ranks, a hop from the
@@ -35,7 +38,18 @@ std::vector<WeightedTree> choose_trees(const BuildRequest& request) {
   packing.kind = request.kind;
   packing.root = request.root;
   packing.tolerance = number_param(request, "tolerance", 1e-3, 0, 1);
-  return pack_trees(*request.topology, packing).trees;
+  // Transfers that share links share them alike, not as the trees would have it; so trees of direct links,
+  // which nothing else passes, keep better to their pace, and are worth a little of the rate.
+  constexpr double enough = 0.97;
+  packing.direct_links = true;
+  TreePacking direct = pack_trees(*request.topology, packing);
+  if (request.kind == CollectiveKind::AllReduce && direct.rate > 0) {
+    const CutGraph graph = make_cut_graph(*request.topology);
+    if (direct.rate >= enough * weakest_partition(graph).ratio.value() * graph.unit / 2) return direct.trees;
+  }
+  packing.direct_links = false;
+  TreePacking all = pack_trees(*request.topology, packing);
+  return direct.rate >= enough * all.rate ? std::move(direct.trees) : std::move(all.trees);
 }
 
 // How many of the pieces each tree gets: in proportion to its weight, by largest remainders.
@@ -67,52 +81,85 @@ std::vector<size_t> interleaved(const std::vector<int>& count) {
   return order;
 }
 
-// How many pieces start a round, so that a round is about as long as one piece takes from rank to rank: as
-// many as there are pairs of ranks for each transfer of a piece.
-double pieces_a_round(const std::vector<WeightedTree>& trees, const std::vector<int>& count, int pieces) {
-  std::set<std::pair<int, int>> pairs;
-  int64_t transfers = 0;
-  for (size_t i = 0; i < trees.size(); ++i) {
-    if (count[i] == 0) continue;
-    for (size_t rank = 0; rank < std::max(trees[i].up.size(), trees[i].down.size()); ++rank) {
-      const int child = static_cast<int>(rank);
-      if (child == trees[i].root) continue;
-      if (!trees[i].up.empty()) pairs.emplace(child, trees[i].up[rank]);
-      if (!trees[i].down.empty()) pairs.emplace(trees[i].down[rank], child);
-      transfers += (!trees[i].up.empty() + !trees[i].down.empty()) * count[i];
-    }
+// What a tree's transfers are: child to parent, then parent to child.
+template <class Visit>  // visit(from, to, up)
+void for_each_transfer(const WeightedTree& tree, Visit visit) {
+  for (int rank = 0; rank < static_cast<int>(std::max(tree.up.size(), tree.down.size())); ++rank) {
+    if (rank == tree.root) continue;
+    if (!tree.up.empty()) visit(rank, tree.up[at(rank)], true);
+    if (!tree.down.empty()) visit(tree.down[at(rank)], rank, false);
   }
-  return std::max(1.0, static_cast<double>(pairs.size()) * pieces / static_cast<double>(transfers));
 }
 
-// Each piece goes up its tree and comes down it again, right behind the piece before: a pipeline.
+// How many pieces start while one goes from rank to rank, if all pairs of ranks that the trees use are used
+// alike: as many as there are pairs for each transfer of a piece.
+double pieces_a_hop(const std::vector<WeightedTree>& trees, const std::vector<int>& count, int n) {
+  std::vector<char> used(at(n) * at(n), 0);
+  double transfers = 0, pieces = 0;
+  for (size_t i = 0; i < trees.size(); ++i) {
+    if (count[i] == 0) continue;
+    for_each_transfer(trees[i], [&](int from, int to, bool) {
+      used[at(from) * at(n) + at(to)] = 1;
+      transfers += count[i];
+    });
+    pieces += count[i];
+  }
+  return std::max(1.0, static_cast<double>(std::ranges::count(used, 1)) * pieces / transfers);
+}
+
+// In hops after the piece's start: when each rank of a tree sends up, and when its parent sends down to it.
+// Ranks near the root wait for those that are far.
+struct TreeTimes {
+  std::vector<int> up, down;
+  int end = 0;
+};
+
+std::vector<int> depths(const std::vector<int>& parent) {
+  std::vector<int> depth(parent.size(), 0);
+  for (size_t rank = 0; rank < parent.size(); ++rank)
+    for (int above = parent[rank]; above >= 0; above = parent[at(above)]) ++depth[rank];
+  return depth;
+}
+
+TreeTimes times_of(const WeightedTree& tree) {
+  TreeTimes times{depths(tree.up), depths(tree.down), 0};
+  const int height = times.up.empty() ? 0 : *std::ranges::max_element(times.up);
+  for (int& time : times.up) time = height - time;
+  for (int& time : times.down) time += height - 1;
+  for (int time : times.up) times.end = std::max(times.end, time + 1);
+  for (int time : times.down) times.end = std::max(times.end, time + 1);
+  return times;
+}
+
+// Each piece goes up its tree and comes down it again, right behind the piece before: a pipeline. Pieces end
+// in their order, so those with the longest way start first.
 Schedule build_packed_trees(const BuildRequest& request) {
   const std::vector<WeightedTree> trees = choose_trees(request);
   const int least = std::max(request.ranks, static_cast<int>(trees.size()));
   const int rounds_of_all = request.topology ? integer_param(request, "depth", 4, 1, 1 << 16) : 1;
   ScheduleBuilder schedule("packed_trees", request, std::min(least * rounds_of_all, 1 << 13),
                            {"tolerance", "depth", "pace"});
-  if (schedule.ranks() == 1) return schedule.finish();
+  const int n = schedule.ranks();
+  if (n == 1) return schedule.finish();
   const std::vector<int> count = shares(trees, schedule.pieces());
   const std::vector<size_t> order = interleaved(count);
-  const double pace =
-      pieces_a_round(trees, count, schedule.pieces()) * number_param(request, "pace", 8, 1e-3, 1e3);
-  std::vector<int> ranks;
-  for (int rank = 0; rank < schedule.ranks(); ++rank) ranks.push_back(rank);
-  std::vector<Tree> up, down;
+  const double hop = pieces_a_hop(trees, count, n) * number_param(request, "pace", 8, 1e-3, 1e3);
+  std::vector<TreeTimes> times;
+  int longest = 0;
   for (const WeightedTree& tree : trees) {
-    up.emplace_back(tree.up.empty() ? tree.down : tree.up, ranks);
-    down.emplace_back(tree.down.empty() ? tree.up : tree.down, ranks);
+    times.push_back(times_of(tree));
+    longest = std::max(longest, times.back().end);
   }
   for (int piece = 0; piece < schedule.pieces(); ++piece) {
-    const size_t tree = order[static_cast<size_t>(piece)];
-    int round = static_cast<int>(std::floor(piece / pace));
-    if (schedule.kind() != CollectiveKind::Broadcast) {
-      up[tree].reduce_up(schedule, {piece, piece + 1}, round);
-      round += up[tree].height();
-    }
-    if (schedule.kind() != CollectiveKind::Reduce)
-      down[tree].broadcast_down(schedule, {piece, piece + 1}, round);
+    const WeightedTree& tree = trees[order[at(piece)]];
+    const TreeTimes& time = times[order[at(piece)]];
+    const int start = static_cast<int>(piece / hop) + longest - time.end;
+    for_each_transfer(tree, [&](int from, int to, bool up) {
+      if (up)
+        schedule.reduce(start + time.up[at(from)], from, to, {piece, piece + 1});
+      else
+        schedule.copy(start + time.down[at(to)], from, to, {piece, piece + 1});
+    });
   }
   return schedule.finish();
 }

@@ -43,7 +43,7 @@ void bind_bound(py::module_& module) {
       [](const Topology& topology, std::string_view collective, int root, bool free_routes, double tolerance,
          double enough, int max_trees) {
         const CollectiveKind kind = parse_kind(collective);
-        return pack_trees(topology, {kind, root, free_routes, tolerance, enough, max_trees});
+        return pack_trees(topology, {kind, root, free_routes, false, tolerance, enough, max_trees});
       },
       py::arg("topology"), py::arg("collective"), py::arg("root"), py::arg("free_routes"),
       py::arg("tolerance"), py::arg("enough"), py::arg("max_trees"),

@@ -28,16 +28,25 @@ class Ways {
   virtual ~Ways() = default;
   virtual void price(const std::vector<double>& prices, std::vector<double>& cost) = 0;
   virtual void add_use(int from, int to, std::vector<double>& use) const = 0;
+  virtual bool allows(int, int) const { return true; }
 };
 
 class GivenRoutes : public Ways {
  public:
-  explicit GivenRoutes(const Topology& topology) : n_(topology.rank_count()) {
+  GivenRoutes(const Topology& topology, bool direct_only) : n_(topology.rank_count()) {
     std::vector<std::pair<int, int>> pairs;
     for (int from = 0; from < n_; ++from)
       for (int to = 0; to < n_; ++to)
         if (from != to) pairs.emplace_back(from, to);
     routes_ = find_routes(topology, pairs, Routing::Spread, 0);
+    for (size_t pair = 0; pair < pairs.size(); ++pair) {
+      const auto [from, to] = pairs[pair];
+      const auto joins = [&](const Hop& hop) {
+        const Link& link = topology.links[at(hop.link)];
+        return link.from == topology.ranks[at(from)] && link.to == topology.ranks[at(to)];
+      };
+      allowed_.push_back(!direct_only || std::ranges::all_of(routes_.of(pair), joins));
+    }
   }
 
   void price(const std::vector<double>& prices, std::vector<double>& cost) override {
@@ -47,18 +56,25 @@ class GivenRoutes : public Ways {
         double& sum = cost[at(from) * at(n_) + at(to)];
         sum = 0;
         if (from == to) continue;
-        for (const Hop& hop : routes_.of(pair++)) sum += prices[at(hop.link)] * hop.share;
+        for (const Hop& hop : routes_.of(pair)) sum += prices[at(hop.link)] * hop.share;
+        if (!allowed_[pair++]) sum += kForbidden;
       }
   }
 
   void add_use(int from, int to, std::vector<double>& use) const override {
-    const size_t pair = at(from) * at(n_ - 1) + at(to) - (to > from ? 1 : 0);
-    for (const Hop& hop : routes_.of(pair)) use[at(hop.link)] += hop.share;
+    for (const Hop& hop : routes_.of(pair_of(from, to))) use[at(hop.link)] += hop.share;
   }
 
+  bool allows(int from, int to) const override { return allowed_[pair_of(from, to)]; }
+
  private:
+  static constexpr double kForbidden = 1e15;
+
+  size_t pair_of(int from, int to) const { return at(from) * at(n_ - 1) + at(to) - (to > from ? 1 : 0); }
+
   int n_;
   RouteTable routes_;
+  std::vector<char> allowed_;
 };
 
 // Any way through nodes that forward: the cheapest.
@@ -125,7 +141,7 @@ class Packer {
     if (request.free_routes)
       ways_ = std::make_unique<CheapestWays>(topology);
     else
-      ways_ = std::make_unique<GivenRoutes>(topology);
+      ways_ = std::make_unique<GivenRoutes>(topology, request.direct_links);
     for (const Link& link : topology.links) fastest_ = std::max(fastest_, link.bandwidth);
     for (const Link& link : topology.links) capacity_.push_back(link.bandwidth / fastest_);
     std::map<std::pair<int, int>, double> balance;  // of the two directions between two nodes
@@ -141,6 +157,7 @@ class Packer {
       const std::vector<double> prices = tilted(program);
       ways_->price(prices, cost_);
       Candidate best = cheapest(count, prices);
+      if (!best.allowed) break;
       double worth = 0;
       for (size_t link = 0; link < capacity_.size(); ++link) worth += prices[link] * capacity_[link];
       if (best.is_cheapest) limit = std::min(limit, worth / cost_of(best.use, prices));
@@ -167,6 +184,7 @@ class Packer {
     WeightedTree tree;
     std::vector<double> use;
     bool is_cheapest;  // of all there are
+    bool allowed = true;
   };
 
   // The program's prices, and a little for every link, so that what costs nothing yet is not wasted.
@@ -208,12 +226,17 @@ class Packer {
 
   Candidate along(WeightedTree tree, bool is_cheapest) const {
     std::vector<double> use(capacity_.size(), 0);
+    bool allowed = true;
+    const auto add = [&](int from, int to) {
+      ways_->add_use(from, to, use);
+      allowed = allowed && ways_->allows(from, to);
+    };
     for (int rank = 0; rank < n_; ++rank) {
       if (rank == tree.root) continue;
-      if (!tree.up.empty()) ways_->add_use(rank, tree.up[at(rank)], use);
-      if (!tree.down.empty()) ways_->add_use(tree.down[at(rank)], rank, use);
+      if (!tree.up.empty()) add(rank, tree.up[at(rank)]);
+      if (!tree.down.empty()) add(tree.down[at(rank)], rank);
     }
-    return {std::move(tree), std::move(use), is_cheapest};
+    return {std::move(tree), std::move(use), is_cheapest, allowed};
   }
 
   static double cost_of(const std::vector<double>& use, const std::vector<double>& prices) {

@@ -35,6 +35,9 @@ struct PackingRequest {
   int root = 0;                                     // of Broadcast and Reduce
   // Whether each pair of ranks may use any way, and several, rather than its route of find_routes.
   bool free_routes = false;
+  // Whether ranks may be neighbours in a tree only if links of their own join their devices. Without effect
+  // where routes are free; nothing is packed where such links do not join all ranks.
+  bool direct_links = false;
   double tolerance = 1e-3;  // ends when no packing is faster by more than this part
   double enough = 1e300;    // ends at this rate, bytes/s
   int max_trees = 20000;    // ends after so many were tried
