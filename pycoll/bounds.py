@@ -10,18 +10,20 @@ beats. The bound is the worst partition of all, found exactly. docs/bound.md say
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pycoll import _core
-from pycoll.errors import InvalidArgument
+from pycoll.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
+    from pycoll.schedule import Schedule
     from pycoll.topology import Topology
 
-__all__ = ["Bound", "bound", "compact"]
+__all__ = ["Best", "Bound", "best_schedule", "bound", "compact"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Bound:
     ``bandwidth_seconds`` is the time of the bytes alone, ``latency_seconds`` that of an empty buffer.
     ``parts`` names the devices of each part of the partition that binds (of a set and of all others, for
     collectives other than allreduce), ``binding`` the links that enter the parts through their least cuts.
+    ``routed_seconds`` is the least time of the bytes if each pair of ranks keeps to the routes that transfers
+    take in the simulator, rather than all ways there are; None where it was not looked for, or not proved.
     ``proved_tight`` is true where a fractional packing of spanning trees was found that takes no more than
     ``bandwidth_seconds``, to within a thousandth; false where none was, or none was looked for.
     """
@@ -44,6 +48,7 @@ class Bound:
     parts: tuple[tuple[str, ...], ...]
     binding: tuple[str, ...]
     proved_tight: bool
+    routed_seconds: float | None = None
 
     @property
     def partition(self) -> str:
@@ -76,6 +81,7 @@ def bound(topology: Topology, collective: str, size: float, root: int = 0, *, pr
     found = _core.bound(topology.native, collective, float(size), root)
     rate = size / found.bandwidth_seconds if found.bandwidth_seconds > 0 else 0
     names = [topology.nodes[node].name for node in topology.ranks]
+    reached, limit = _pack(topology, collective, root, rate) if prove else (False, math.inf)
     return Bound(
         collective=collective,
         size=float(size),
@@ -84,7 +90,8 @@ def bound(topology: Topology, collective: str, size: float, root: int = 0, *, pr
         latency_seconds=found.latency_seconds,
         parts=tuple(tuple(names[rank] for rank in part) for part in found.parts),
         binding=tuple(topology.links[link].name for link in found.binding),
-        proved_tight=prove and _packing_reaches(topology, collective, root, rate),
+        proved_tight=reached,
+        routed_seconds=max(found.bandwidth_seconds, size / limit) if math.isfinite(limit) else None,
     )
 
 
@@ -93,16 +100,90 @@ _MOST_RANKS = 128
 _NEAR = 1e-3
 
 
-def _packing_reaches(topology: Topology, collective: str, root: int, rate: float) -> bool:
-    """Whether spanning trees can be packed at the bound's rate: over transfers' routes, or else over any."""
+def _pack(topology: Topology, collective: str, root: int, rate: float) -> tuple[bool, float]:
+    """Whether spanning trees can be packed at the bound's rate, over transfers' routes or else over any; and
+    the rate that no schedule over transfers' routes exceeds."""
     if collective not in _TREES_OF or rate == 0 or len(topology.ranks) > _MOST_RANKS:
-        return False
+        return False, math.inf
     enough = rate * (1 - _NEAR / 2)
-    for free_routes in (False, True):
-        packing = _core.pack_trees(topology.native, collective, root, free_routes, _NEAR / 10, enough, 20_000)
-        if packing.rate >= rate * (1 - _NEAR):
-            return True
-    return False
+
+    def packed(free_routes: bool) -> _core.TreePacking:
+        return _core.pack_trees(topology.native, collective, root, free_routes, _NEAR / 10, enough, 20_000)
+
+    routed = packed(False)
+    least = rate * (1 - _NEAR)
+    return routed.rate >= least or packed(True).rate >= least, routed.rate_limit
+
+
+@dataclass(frozen=True)
+class Best:
+    """The quickest schedule of those that were simulated, its time, and that time's share of the bound."""
+
+    schedule: Schedule
+    seconds: float
+    share: float
+
+
+# These come first: one of them reaches nearly every machine's bound.
+_LIKELY = ("torus_ring", "hierarchical", "ring", "direct_two_shot", "packed_trees")
+# Multiples of an algorithm's own number of pieces: more fill a pipeline better.
+_FACTORS = (1, 4, 16, 64)
+# More would take a minute to simulate.
+_MOST_TRANSFERS = 1 << 20
+
+
+def best_schedule(
+    topology: Topology, collective: str, size: float, root: int = 0, *, enough: float = 0.995
+) -> Best:
+    """The quickest schedule that pycoll's own algorithms have for a machine, by simulation.
+
+    Goes on until a schedule reaches ``enough`` of the bound, through all algorithms that do the collective on
+    so many ranks, each with 1, 4, 16, ... times its own number of pieces while that gains. Thorough rather
+    than quick: seconds for 64 ranks. A :class:`pycoll.Selector` chooses in a fraction of the time.
+
+    Raises InvalidArgument as :func:`bound` does, Unsupported where no algorithm does the collective.
+    """
+    least = bound(topology, collective, size, root).seconds
+    best: Best | None = None
+    for family in _schedules(topology, collective, root):
+        own: Best | None = None
+        for schedule in family:
+            seconds = schedule.simulate(topology, size).time
+            found = Best(schedule, seconds, least / seconds if seconds > 0 else 1.0)
+            if own is not None and found.seconds >= own.seconds:
+                break
+            own = found
+            if best is None or found.seconds < best.seconds:
+                best = found
+            if best.share >= enough:
+                return best
+            if found.share < best.share / 4:
+                break
+    if best is None:
+        raise Unsupported(f"no algorithm does {collective} on {len(topology.ranks)} ranks")
+    return best
+
+
+def _schedules(topology: Topology, collective: str, root: int) -> Iterator[Iterator[Schedule]]:
+    """An iterator an algorithm, over ever more pieces."""
+    from pycoll.schedule import algorithms, build
+
+    ranks = len(topology.ranks)
+    names = [name for name, info in algorithms().items() if info.builtin and info.accepts(ranks)]
+    names = [name for name in names if collective in algorithms()[name].collectives]
+    names.sort(key=lambda name: _LIKELY.index(name) if name in _LIKELY else len(_LIKELY))
+
+    def family(name: str) -> Iterator[Schedule]:
+        own = build(name, collective=collective, ranks=ranks, root=root, topology=topology)
+        yield own
+        for factor in _FACTORS[1:]:
+            if collective == "barrier" or len(own.transfers) * factor > _MOST_TRANSFERS:
+                return
+            pieces = own.pieces * factor
+            yield build(name, collective=collective, ranks=ranks, pieces=pieces, root=root, topology=topology)
+
+    for name in names:
+        yield family(name)
 
 
 def partition_text(parts: Sequence[Sequence[str]], most: int = 4) -> str:

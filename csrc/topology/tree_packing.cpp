@@ -164,9 +164,8 @@ class Packer {
       const double enough = std::min(limit * (1 - request_.tolerance), request_.enough / fastest_);
       if (program.value() >= enough) break;
       if (cost_of(best.use, program.prices()) >= 1 - 1e-9) {
-        if (!best.is_cheapest && ++idle_ <= n_) continue;  // another root may gain
-        limit = std::min(limit, program.value());
-        break;
+        if (best.is_cheapest || ++idle_ > n_) break;
+        continue;  // another root may gain
       }
       idle_ = 0;
       PackingProgram::Column column;

@@ -27,7 +27,9 @@ struct WeightedTree {
 struct TreePacking {
   std::vector<WeightedTree> trees;  // the heaviest first
   double rate = 0;                  // sum of weights: bytes/s of the buffer
-  double rate_limit = 0;            // no packing over these routes is faster
+  // No schedule over these routes is faster. Infinite where that was not proved: allreduce on machines whose
+  // links differ by direction.
+  double rate_limit = 0;
 };
 
 struct PackingRequest {
