@@ -23,13 +23,28 @@ VERSION = 1
 
 @dataclass
 class Figure:
-    """A figure measured several times: its median counts."""
+    """A figure measured several times: its median counts.
+
+    Samples may be labelled with the state that the machine was in; of several states, one is looked at.
+    """
 
     samples: list[float] = field(default_factory=list)
-    _known: tuple[int, float, float] = (0, math.nan, math.nan)  # samples, median and spread of so many
+    labels: list[str] = field(default_factory=list)  # of the first samples; the others have none yet
+    state: str = ""
+    _known: tuple[object, float, float] = (None, math.nan, math.nan)  # of which samples, median, spread
 
     def add(self, samples: npt.NDArray[np.float64] | Sequence[float]) -> None:
         self.samples += [float(sample) for sample in samples]
+
+    def label(self, state: str) -> None:
+        """Says what state the machine was in when the last samples were taken."""
+        self.labels += [state] * (len(self.samples) - len(self.labels))
+
+    @property
+    def used(self) -> list[float]:
+        """The samples of the state that is looked at; all where there are none."""
+        labelled = zip(self.samples, self.labels, strict=False)
+        return [sample for sample, label in labelled if label == self.state] or self.samples
 
     @property
     def median(self) -> float:
@@ -40,20 +55,20 @@ class Figure:
         """Half the distance between the quartiles, as a share of the median."""
         return self._figures()[2]
 
-    def _figures(self) -> tuple[int, float, float]:
-        count = len(self.samples)
-        if count and self._known[0] != count:
-            low, middle, high = np.percentile(self.samples, (25, 50, 75)).tolist()
-            spread = (high - low) / 2 / abs(middle) if middle and count > 1 else math.nan
-            self._known = (count, middle, spread)
+    def _figures(self) -> tuple[object, float, float]:
+        key = (len(self.samples), len(self.labels), self.state)
+        if self.samples and self._known[0] != key:
+            used = self.used
+            low, middle, high = np.percentile(used, (25, 50, 75)).tolist()
+            spread = (high - low) / 2 / abs(middle) if middle and len(used) > 1 else math.nan
+            self._known = (key, middle, spread)
         return self._known
 
     @property
     def error(self) -> float:
         """About the standard error of the median, as a share of it: what more repetitions bring down."""
-        if len(self.samples) < 3:
-            return math.inf
-        return 1.86 * self.spread / math.sqrt(len(self.samples))  # of a normal distribution
+        count = len(self.used)
+        return 1.86 * self.spread / math.sqrt(count) if count > 2 else math.inf  # of a normal distribution
 
 
 @dataclass(frozen=True)

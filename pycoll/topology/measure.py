@@ -313,7 +313,7 @@ class _Sender:
     def step(self, wait: bool) -> None:
         if wait:
             self._works[0].wait()
-        while self._works and self._works[0].done():
+        if self._works[0].done():  # one a step: a flow that always has news must not keep others waiting
             self._works.pop(0).wait()
             if not self._ending and time.perf_counter() < self._end:
                 self._send(self._data)
@@ -348,7 +348,7 @@ class _Receiver:
     def step(self, wait: bool) -> None:
         if wait:
             self._works[0].wait()
-        while self._works and self._works[0].done():
+        if self._works[0].done():
             buffer = self._works.pop(0).result()
             now = time.perf_counter()
             self._ending = self._ending or buffer[0] == 1
@@ -358,13 +358,16 @@ class _Receiver:
         self.over = not self._works
 
     def rate(self, begin: float) -> float:
-        """Bytes/s while the time lasted: messages that came, and the part of the next that was on its way."""
-        size, count = len(self._buffers[0]), sum(at <= self._end for at in self._times)
-        if count == len(self._times):  # the sender's clock was ahead
-            return count * size / (self._times[-1] - begin)
-        last = self._times[count - 1] if count else begin
-        part = (self._end - last) / (self._times[count] - last)
-        return (count + part) * size / (self._end - begin)
+        """Bytes/s, but for the first quarter of the time, in which flows start and fill all buffers.
+
+        Of a message that came later, the part counts that its time had in the window.
+        """
+        times = [begin, *self._times]
+        count = np.arange(len(times), dtype=np.float64)
+        until = min(self._end, times[-1])  # the sender's clock may have been ahead
+        since = begin + (until - begin) / 4
+        sent = np.interp(until, times, count) - np.interp(since, times, count)
+        return float(sent * len(self._buffers[0]) / (until - since))
 
     def _receive(self, buffer: npt.NDArray[np.uint8]) -> None:
         self._works.append(self._comm.recv(buffer, self._src, tag=self.row, async_=True))

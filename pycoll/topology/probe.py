@@ -41,6 +41,7 @@ _LATENCIES = 30  # in a window
 _MESSAGES = 12  # of the fastest flow in a window
 _COMPUTE_BYTES, _COMPUTE_SECONDS = 4 << 20, 8e-3
 _LEAST_RUNS, _MOST_RUNS = 3, 12
+_STATE_SECONDS = 0.1  # between looks at the state of the machine
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,12 @@ class _Probe:
     streams: list[StreamTask] = field(default_factory=list)
     computes: list[ComputeTask] = field(default_factory=list)
     skipped: list[Task] = field(default_factory=list)
+    unlabelled: list[Task] = field(default_factory=list)  # measured since the last look at the state
+    labels: Counter[str] = field(default_factory=Counter)  # state -> measurements
+    state: str = ""
+    usual: str = ""
+    looked: float = 0.0
+    look_cost: float = 0.0
 
     def __post_init__(self) -> None:
         self.ranks = len(self.measurer.hosts)
@@ -108,11 +115,14 @@ class _Probe:
 
     def run(self) -> LinkMatrix:
         before = self.measurer.distances()
+        self._look()
         tree = self._pairs_alone()
         self._inside_ranks(tree)
         self._require_all()
         tree = self._several_at_once(tree)
         self._settle(self.options.budget)
+        if not self.sampled:
+            tree = self._clusters()  # now that figures have settled
         after = self.measurer.distances()
         return self._matrix(tree, before, after)
 
@@ -196,27 +206,61 @@ class _Probe:
             if elapsed + cost > self.options.budget:
                 self.skipped.append(task)
                 continue
-            self.progress(f"{task.kind} {task.name}", elapsed / self.options.budget)
-            task.run(self.measurer)
+            self._run(task, "")
             cost = task.cost
+        self._look()
 
     def _settle(self, until: float) -> None:
         """Repeats everything a few times, apart in time, and what varies most until it has settled."""
         if self.options.quick:
             return
-        while loose := sorted(self._loose(), key=lambda task: (task.runs >= _LEAST_RUNS, -task.error)):
+        while loose := sorted(
+            self._loose(), key=lambda task: (task.states[self.usual] >= _LEAST_RUNS, -task.error)
+        ):
             for task in loose:
                 elapsed = self.measurer.elapsed()
                 if elapsed + task.cost > until:
+                    self._look()
                     return
-                self.progress(f"again: {task.kind} {task.name}", elapsed / self.options.budget)
-                task.run(self.measurer)
+                self._run(task, "again: ")
+            self._look()
+
+    def _run(self, task: Task, prefix: str) -> None:
+        """Measures, and looks now and then what state the machine is in."""
+        elapsed = self.measurer.elapsed()
+        self.progress(f"{prefix}{task.kind} {task.name}", elapsed / self.options.budget)
+        task.run(self.measurer)
+        self.unlabelled.append(task)
+        if elapsed + task.cost - self.looked > max(_STATE_SECONDS, 10 * self.look_cost):
+            self._look()
+
+    def _look(self) -> None:
+        """Labels what was measured since the last look with the state of the machine, if that has not
+        changed, and looks at the figures of the state that it is in most often."""
+        begin = self.measurer.elapsed()
+        distances = self.measurer.distances()
+        self.looked = self.measurer.elapsed()
+        self.look_cost = self.looked - begin
+        state = ", ".join(dict.fromkeys(processors.state_of(ns) for ns in distances.values()))
+        for task in self.unlabelled:
+            label = state if state == self.state else "mixed"
+            self.labels[label] += 1
+            task.states[label] += 1
+            for figure in task.figures():
+                figure.label(label)
+        self.unlabelled, self.state = [], state
+        clean = [(count, label) for label, count in self.labels.items() if label != "mixed"]
+        usual = max(clean, default=(0, "mixed"))[1]
+        for task in self._done():
+            for figure in task.figures():
+                figure.state = usual
+        self.usual = usual
 
     def _loose(self) -> list[Task]:
         return [
             task
             for task in self._done()
-            if task.runs < _LEAST_RUNS or (task.error > SETTLED and task.runs < _MOST_RUNS)
+            if task.runs < _MOST_RUNS and (task.states[self.usual] < _LEAST_RUNS or task.error > SETTLED)
         ]
 
     def _done(self) -> list[Task]:
@@ -263,6 +307,7 @@ class _Probe:
         matrix.seconds, matrix.budget = self.measurer.elapsed(), self.options.budget
         matrix.unsettled = self._unsettled()
         matrix.stamp = _stamp(self.ranks, before, after)
+        matrix.stamp |= {"state": self.usual, "measurements": dict(self.labels)}
         return matrix
 
     def _fill_streams(self, matrix: LinkMatrix) -> None:

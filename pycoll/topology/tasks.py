@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,13 +30,18 @@ class Task(ABC):
     runs = 0
     cost = 0.0  # seconds of the last run
 
+    def __init__(self) -> None:
+        self.states: Counter[str] = Counter()  # state of the machine -> runs
+
     @abstractmethod
     def measure(self, measurer: Measurer) -> None:
         """Adds some repetitions to the figures."""
 
     @abstractmethod
     def figures(self) -> Sequence[Figure]:
-        """What has to settle."""
+        """Everything that is measured, what has to settle first."""
+
+    to_settle = 1  # of the figures, so many from the first on
 
     def run(self, measurer: Measurer) -> None:
         begin = measurer.elapsed()
@@ -46,7 +52,7 @@ class Task(ABC):
     @property
     def error(self) -> float:
         """Of the least settled figure: see :attr:`Figure.error`."""
-        return max(figure.error for figure in self.figures())
+        return max(figure.error for figure in self.figures()[: self.to_settle])
 
 
 class PingTask(Task):
@@ -55,6 +61,7 @@ class PingTask(Task):
     kind = "latency"
 
     def __init__(self, a: int, b: int) -> None:
+        super().__init__()
         self.a, self.b = a, b
         self.name = f"{a}-{b}"
         self.single, self.burst = Figure(), Figure()
@@ -67,7 +74,7 @@ class PingTask(Task):
         self.burst.add(measurer.ping(self.a, self.b, _BURST, repeats))
 
     def figures(self) -> Sequence[Figure]:
-        return (self.single,)
+        return (self.single, self.burst)
 
     @property
     def alpha(self) -> float:
@@ -86,6 +93,7 @@ class TransferTask(Task):
     kind = "bandwidth alone"
 
     def __init__(self, flow: Flow, seconds: float) -> None:
+        super().__init__()
         self.flow = flow
         self.name = f"{flow.src}->{flow.dst}"
         self._seconds = seconds
@@ -106,7 +114,7 @@ class TransferTask(Task):
             figure.add(measurer.transfer(self.flow, size, REPEATS))
 
     def figures(self) -> Sequence[Figure]:
-        return (list(self._times.values())[-1],) if self._times else (Figure(),)
+        return list(self._times.values())[::-1] or (Figure(),)
 
     @property
     def beta(self) -> float:
@@ -125,6 +133,7 @@ class StreamTask(Task):
     """Rates of several flows at once."""
 
     def __init__(self, kind: str, flows: Sequence[Flow], sizes: Sequence[int], seconds: float) -> None:
+        super().__init__()
         self.kind = kind
         self.flows, self.sizes = tuple(flows), tuple(sizes)
         self.name = ", ".join(f"{flow.src}->{flow.dst}" for flow in self.flows[:4])
@@ -140,7 +149,7 @@ class StreamTask(Task):
         self._total.add(rates.sum(axis=1))
 
     def figures(self) -> Sequence[Figure]:
-        return (self._total,)
+        return (self._total, *self._rates)
 
     @property
     def result(self) -> Together:
@@ -156,11 +165,13 @@ class ComputeTask(Task):
     """Bytes/s that ranks copy, or add into a buffer: one alone, or all at once."""
 
     def __init__(self, activity: Activity, ranks: Sequence[int], size: int, seconds: float) -> None:
+        super().__init__()
         self.activity, self.ranks = activity, tuple(ranks)
         self.kind = f"{activity} rate" + (" of all ranks at once" if len(ranks) > 1 else "")
         self.name = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
         self._size, self._seconds = size, seconds
         self._rates = [Figure() for _ in ranks]
+        self.to_settle = len(ranks)
 
     def measure(self, measurer: Measurer) -> None:
         for _ in range(REPEATS):

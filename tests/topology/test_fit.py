@@ -374,6 +374,33 @@ def test_without_time_for_flows_at_once_it_says_so() -> None:
     assert any("give a larger --budget" in said for said in findings(matrix, fit(matrix)))
 
 
+class Moving(SimulatedMeasurer):
+    """A machine whose processors are far apart, and everything slower, for a third of the time."""
+
+    def distances(self) -> dict[str, float]:
+        return dict.fromkeys(self.hosts, 150.0 if self.far() else 40.0)
+
+    def far(self) -> bool:
+        return self.elapsed() % 1.5 > 1.0
+
+    def transfer(self, flow: Flow, size: int, repeats: int) -> np.ndarray:
+        return super().transfer(flow, size, repeats) * (4 if self.far() else 1)
+
+    def stream(self, *args, **kwargs) -> np.ndarray:  # type: ignore[no-untyped-def]
+        return super().stream(*args, **kwargs) / (4 if self.far() else 1)
+
+
+def test_only_the_usual_state_counts() -> None:
+    machine = Topology.flat(4, "5 GB/s", latency="5 us", ports=0)
+    matrix = measure(Moving(machine, 0.02, 1), ProbeOptions(budget=20))
+    assert matrix.stamp["state"] == "near"
+    assert matrix.stamp["measurements"]["far"] > 20
+    fitted = fit(matrix)
+    assert of_kind(fitted, "rank") == [near(5e9)] * 8
+    explains(fitted)
+    assert any("processors moved while it was measured" in said for said in findings(matrix, fitted))
+
+
 @pytest.mark.parametrize("budget", [0, -1, math.nan, math.inf])
 def test_a_budget_is_positive(budget: float) -> None:
     with pytest.raises(InvalidArgument, match="budget"):
@@ -424,4 +451,15 @@ def test_figures() -> None:
     assert (figure.median, figure.spread) == (3.0, pytest.approx(1 / 3))
     assert math.isnan(Figure().median)
     assert Figure([1.0]).error == math.inf
+    figure = Figure([1.0, 1.0, 9.0])
+    figure.label("near")
+    figure.add([5.0, 7.0])
+    figure.label("far")
+    figure.add([100.0])
+    figure.state = "far"
+    assert (figure.median, figure.used) == (6.0, [5.0, 7.0])
+    figure.state = "near"
+    assert figure.median == 1.0
+    figure.state = "unheard of"
+    assert figure.median == 6.0  # better than nothing
     assert pooled([1.0, 1.02, 5.0, 1.04], 0.05) == [1.02, 1.02, 5.0, 1.02]
