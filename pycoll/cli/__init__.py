@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from pycoll.cli import bench, bound, doctor, explain, schedule, topo, tune
+from pycoll.cli import bench, bound, doctor, explain, schedule, topo, tune, whatif
 from pycoll.cli._app import app, fail
 
 app.command()(bench.bench)
 app.command()(tune.tune)
 app.command()(explain.explain)
+app.command()(whatif.whatif)
 app.command()(doctor.doctor)
 app.command("algorithms")(schedule.list_algorithms)
 app.add_typer(schedule.app, name="schedule")

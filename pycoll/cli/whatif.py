@@ -1,0 +1,276 @@
+"""`pycoll whatif`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from pycoll.cli._app import split
+
+if TYPE_CHECKING:
+    from pycoll.whatif import Change, Study
+
+_Texts = Optional[list[str]]  # noqa: UP045  typer reads it at run time, on Python 3.10 too
+_CHANGES = "Changes (may be repeated, and combined)"
+_STUDIES = "Studies"
+
+
+def _change(flag: str, form: str, what: str) -> Any:
+    return typer.Option(flag, metavar=form, help=what, rich_help_panel=_CHANGES, show_default=False)
+
+
+def whatif(
+    topology: Annotated[
+        str, typer.Argument(metavar="TOPOLOGY", help="A topology file, or a name from `pycoll topo list`.")
+    ],
+    collective: Annotated[
+        str, typer.Option("--collective", "-c", help="allreduce, reduce_scatter, all_gather, broadcast, ...")
+    ] = "allreduce",
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            "-s",
+            help="Sizes and ranges: 25MiB, 4KiB:1GiB:x4. Default: 1KiB,1MiB,64MiB,1GiB; 256MiB for studies.",
+        ),
+    ] = "",
+    algorithm: Annotated[
+        str,
+        typer.Option("--algorithm", "-a", help="auto: the quickest; all: a row each; or a name, ring/32."),
+    ] = "auto",
+    ranks: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--ranks", "-n", min=1, help="The machine's first so many ranks only.", show_default=False
+        ),
+    ] = None,
+    fail: Annotated[
+        _Texts, _change("--fail", "NAME", "A link or a node is gone: link:tor0-spine1, node:h3, s3.")
+    ] = None,
+    slow: Annotated[
+        _Texts,
+        _change("--slow", "LINKS=FACTOR", "Links have that much of their bandwidth: 'tor*-spine*=0.5'."),
+    ] = None,
+    latency: Annotated[
+        _Texts,
+        _change("--latency", "LINKS=+TIME", "Links take so much longer, or without + so long: wan=+20ms."),
+    ] = None,
+    busy: Annotated[
+        _Texts, _change("--busy", "LINKS=SHARE", "Other jobs take that share of links: h0-tor0=0.3.")
+    ] = None,
+    late: Annotated[_Texts, _change("--late", "RANK:TIME", "A rank comes late: 3:5ms, h3:5ms.")] = None,
+    late_dist: Annotated[
+        str,
+        _change(
+            "--late-dist", "SHAPE:TIME", "All do, by chance: exponential:2ms, uniform:5ms, normal:1ms; :SEED."
+        ),
+    ] = "",
+    add: Annotated[
+        _Texts, _change("--add", "COUNT*PART", "More of a host, a switch with its hosts, a group: 2*rack0.")
+    ] = None,
+    remove: Annotated[
+        _Texts, _change("--remove", "PART", "A part is taken out, with all that hangs on it alone.")
+    ] = None,
+    oversubscribe: Annotated[
+        _Texts,
+        _change(
+            "--oversubscribe", "DOWN:UP", "Uplinks of the leaves are scaled to 4:1; of others with leaf*=4:1."
+        ),
+    ] = None,
+    place: Annotated[
+        str, _change("--place", "HOW", "Ranks are dealt packed, interleaved over servers, or as a file says.")
+    ] = "",
+    ecmp: Annotated[
+        str,
+        _change("--ecmp", "seed=N", "Routers hash connections onto equal paths, instead of spreading them."),
+    ] = "",
+    spread: Annotated[
+        bool,
+        typer.Option(
+            "--spread",
+            help="Before, routers hash (seed 0); after, transfers spread over all equal paths.",
+            rich_help_panel=_CHANGES,
+        ),
+    ] = False,
+    flows: Annotated[
+        Optional[int],  # noqa: UP045
+        _change("--flows", "N", "With --ecmp: every connection is N, each hashed for itself."),
+    ] = None,
+    each: Annotated[
+        str,
+        typer.Option(
+            "--each",
+            metavar="link|node|switch|host",
+            help="Fail each in turn, and rank them by harm.",
+            rich_help_panel=_STUDIES,
+        ),
+    ] = "",
+    sweep: Annotated[
+        str,
+        typer.Option(
+            "--sweep",
+            metavar="WHAT=A..B",
+            help="A figure over a range, and where the choice changes: spine=0.25..2, oversubscribe=1..8, "
+            "latency:wan=0ms..40ms, late:3=0ms..20ms, busy:LINKS=0..0.9, flows=1..8; /N for N points.",
+            rich_help_panel=_STUDIES,
+        ),
+    ] = "",
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", min=0, help="Processes. 0: one a core.", rich_help_panel=_STUDIES),
+    ] = 0,
+    store: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--store",
+            metavar="FILE",
+            help="Keep results in this SQLite file, and do not compute again what is in it.",
+            rich_help_panel=_STUDIES,
+        ),
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="URL",
+            help="Compute on a cluster: ray://..., dask://...",
+            rich_help_panel=_STUDIES,
+        ),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Say what changes to a machine do to a collective: before, after, and why.
+
+    Names are those of the topology (`pycoll topo show`): a link without a direction (tor0-tor1) is meant
+    both ways, a node (spine0), a sort of nodes (spine) or a class of links (wan) means all its links.
+    Changes are made in the order in which they stand below. Without any, the machine is priced as it is.
+
+    Examples:
+
+        pycoll whatif two_racks --slow tor0-tor1=0.5 --size 25MiB
+
+        pycoll whatif hgx-h100-16-fat --fail link:r0.leaf0-spine3 --each link
+
+        pycoll whatif hgx-h100-4-fat --sweep oversubscribe=1..8 --size 64MiB
+    """
+    from pycoll import InvalidArgument
+    from pycoll.cli.topo import load
+    from pycoll.whatif import compare as compare_
+    from pycoll.whatif import each as each_
+    from pycoll.whatif import sweep as sweep_
+    from pycoll.whatif.compare import sizes_of
+
+    if each and sweep:
+        raise InvalidArgument("--each and --sweep are two studies: run one, then the other")
+    if as_json and as_csv:
+        raise InvalidArgument("--json or --csv, not both")
+    machine = load(topology, ranks)
+    changes = _changes(
+        remove, add, fail, oversubscribe, slow, latency, busy, place, late, late_dist, ecmp, spread, flows
+    )
+    result: Any
+    if each or sweep:
+        sizes = sizes_of(size or "256MiB")
+        if len(sizes) > 1:
+            raise InvalidArgument(f"a study takes one --size; {size} is {len(sizes)}")
+        with _study(jobs, store, on) as study:
+            if each:
+                result = each_(
+                    machine, each, collective, sizes[0], algorithm=algorithm, changes=changes, study=study
+                )
+            else:
+                result = sweep_(
+                    machine, sweep, collective, sizes[0], algorithm=algorithm, changes=changes, study=study
+                )
+    else:
+        result = compare_(machine, changes, collective, size or "1KiB,1MiB,64MiB,1GiB", algorithm)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=1))
+    elif as_csv:
+        typer.echo(result.to_csv(), nl=False)
+    else:
+        _print(result)
+
+
+def _changes(
+    remove: _Texts,
+    add: _Texts,
+    fail: _Texts,
+    oversubscribe: _Texts,
+    slow: _Texts,
+    latency: _Texts,
+    busy: _Texts,
+    place: str,
+    late: _Texts,
+    late_dist: str,
+    ecmp: str,
+    spread: bool,
+    flows: int | None,
+) -> list[Change]:
+    from pycoll import InvalidArgument
+    from pycoll.whatif import Fail, Flows, Remove, Spread, parsing
+
+    if ecmp and spread:
+        raise InvalidArgument("--ecmp or --spread, not both: one is the other's opposite")
+    found: list[Change] = [Remove(part) for text in remove or [] for part in split(text)]
+    found += [parsing.add(part) for text in add or [] for part in split(text)]
+    found += [Fail(part) for text in fail or [] for part in _names(text)]
+    found += [parsing.oversubscribe(text) for text in oversubscribe or []]
+    for texts, read in ((slow, parsing.slow), (latency, parsing.latency), (busy, parsing.busy)):
+        found += [read(text) for text in texts or []]
+    if place:
+        found.append(parsing.place(place))
+    found += [parsing.late(part) for text in late or [] for part in split(text)]
+    if late_dist:
+        found.append(parsing.late_dist(late_dist))
+    if ecmp:
+        found.append(parsing.ecmp(ecmp))
+    if spread:
+        found.append(Spread())
+    if flows is not None:
+        found.append(Flows(flows))
+    return found
+
+
+def _names(text: str) -> list[str]:
+    """Names between commas; not those within a range, as h[0,2]."""
+    return [text] if "[" in text else split(text)
+
+
+def _study(jobs: int, store: Path | None, on: str) -> Any:
+    """A study with a progress bar on stderr."""
+    from collections.abc import Iterator
+    from contextlib import contextmanager
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from pycoll.whatif import Store
+    from pycoll.whatif import Study as Study_
+
+    @contextmanager
+    def running() -> Iterator[Study]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("simulating", total=None)
+            yield Study_(
+                jobs,
+                Store(store) if store is not None else None,
+                on,
+                lambda done, total: bar.update(task, completed=done, total=total),
+            )
+
+    return running()
+
+
+def _print(result: Any) -> None:
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(highlight=False)
+    natural = Measurement.get(console, console.options.update(max_width=1000), result).maximum
+    Console(width=max(console.width, min(natural, 150)), highlight=False).print(result)

@@ -1,0 +1,272 @@
+"""Before and after: a collective on a machine, and on the machine after changes.
+
+from pycoll.whatif import Slow, compare
+print(compare("two_racks", [Slow("tor0-tor1", 0.5)], "allreduce", ["1MiB", "256MiB"]))
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from pycoll.bench.units import parse_sizes
+from pycoll.bench.workload import COLLECTIVES
+from pycoll.errors import InvalidArgument, Unsupported
+from pycoll.topology import Topology
+from pycoll.whatif.changes import Change, Spread, apply
+from pycoll.whatif.evaluate import Evaluator, Outcome
+from pycoll.whatif.scenario import Scenario
+from pycoll.whatif.story import what_happened
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = ["Comparison", "Row", "compare", "sizes_of", "time", "topology_of"]
+
+#: Above so many transfers what was chosen before is not simulated once more after a flip.
+_MOST_KEPT = 300_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size (and, of all algorithms, one algorithm) before and after; None where it does not run there.
+
+    ``kept`` is the way of before, after the change: there where the choice flips and the ranks stay.
+    """
+
+    size: int
+    before: Outcome | None
+    after: Outcome | None
+    kept: Outcome | None = None
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        ratio = None
+        if self.before is not None and self.after is not None and self.before.time:
+            ratio = self.after.time / self.before.time
+        return {
+            "size_bytes": self.size,
+            "before": self.before and self.before.to_dict(),
+            "after": self.after and self.after.to_dict(),
+            "kept": self.kept and self.kept.to_dict(),
+            "time_ratio": ratio,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changes do to a collective: a row a size. Prints as a table with a sentence on every size."""
+
+    collective: str
+    algorithm: str  # as asked: auto, all, a name
+    changes: tuple[str, ...]
+    before: Scenario = field(repr=False)
+    after: Scenario = field(repr=False)
+    rows: tuple[Row, ...]
+
+    @property
+    def why(self) -> str:
+        """The sentences, a line each."""
+        return "\n".join(row.why for row in self.rows if row.why)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers, texts, lists and dicts, for JSON; seconds, bytes and bytes/s."""
+        return {
+            "topology": self.before.topology.name,
+            "collective": self.collective,
+            "algorithm": self.algorithm,
+            "changes": list(self.changes),
+            "ranks_before": len(self.before.topology.ranks),
+            "ranks_after": len(self.after.topology.ranks),
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    def flat(self) -> list[dict[str, Any]]:
+        """A dict of plain values a size and side (before, after): for CSV and data frames."""
+        found = []
+        for row in self.rows:
+            for side in ("before", "after"):
+                outcome: Outcome | None = getattr(row, side)
+                if outcome is None:
+                    continue
+                values = outcome.to_dict()
+                made = values.pop("composition_s")
+                head = {
+                    "topology": self.before.topology.name,
+                    "changes": " ".join(self.changes),
+                    "collective": self.collective,
+                    "size_bytes": row.size,
+                    "side": side,
+                }
+                found.append(head | values | {f"{name}_s": made.get(name) for name in _MADE})
+        return found
+
+    def to_csv(self) -> str:
+        """:meth:`flat` as CSV, with a header."""
+        return csv_text(self.flat())
+
+    def to_frame(self) -> pandas.DataFrame:
+        """:meth:`flat` as a pandas data frame. Raises Unsupported where pandas is not installed."""
+        return frame(self.flat())
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=160).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from pycoll.whatif.tables import comparison_table
+
+        yield from comparison_table(self)
+
+
+_MADE = ("arrival", "overhead", "bandwidth", "latency", "addition")
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Dicts of the same keys as CSV."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def frame(rows: Sequence[dict[str, Any]]) -> pandas.DataFrame:
+    """Dicts as a data frame; Unsupported where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise Unsupported("data frames need pandas: pip install pandas") from error
+    return pandas.DataFrame(rows)
+
+
+def topology_of(machine: Topology | str | PathLike[str]) -> Topology:
+    """A topology, or the one of that file or bundled name."""
+    return machine if isinstance(machine, Topology) else Topology.load(machine)
+
+
+def sizes_of(sizes: int | str | Iterable[int | str]) -> list[int]:
+    """Bytes: ``2**20``, ``"1MiB"``, ``"4KiB:1GiB:x4"``, or several of these. InvalidArgument for none."""
+    given = [sizes] if isinstance(sizes, (int, str)) else list(sizes)
+    found: set[int] = set()
+    for each in given:
+        found.update(parse_sizes(each) if isinstance(each, str) else [int(each)])
+    if not found or min(found) < 0:
+        raise InvalidArgument("give one size or more, 0 bytes or above: 25MiB, 4KiB:1GiB:x4")
+    return sorted(found)
+
+
+def check_collective(collective: str) -> None:
+    """Raises InvalidArgument for a collective that there is not."""
+    if collective not in COLLECTIVES:
+        raise InvalidArgument(f"there is no collective {collective!r}; there are: {', '.join(COLLECTIVES)}")
+
+
+def compare(
+    machine: Topology | str | PathLike[str],
+    changes: Iterable[Change],
+    collective: str = "allreduce",
+    sizes: int | str | Iterable[int | str] = "1KiB,1MiB,64MiB,1GiB",
+    algorithm: str = "auto",
+) -> Comparison:
+    """A collective before and after changes, at each size.
+
+    ``sizes`` are bytes of the larger of a rank's two buffers. ``algorithm``: ``auto`` chooses on both sides
+    the one predicted to be quickest, ``all`` gives a row for each, a name (``ring``) or way (``ring/32``)
+    holds it fixed. Where a change is ``Spread()``, before is a machine whose routers hash, by seed 0.
+
+    Raises TopologyError for names that mean nothing or ranks that are cut off, InvalidArgument for the rest.
+    """
+    check_collective(collective)
+    made = tuple(changes)
+    wanted = sizes_of(sizes)
+    hashed = any(isinstance(change, Spread) for change in made)
+    start = Scenario(topology_of(machine), routing="hash" if hashed else "spread")
+    after = apply(start, made)
+    one, other = Evaluator(start), Evaluator(after) if made else None
+    touched = changed_links(start.topology, after.topology)
+    ways_one = one.ways(collective, algorithm)
+    ways_other = other.ways(collective, algorithm) if other is not None else []
+    rows = []
+    for size in wanted:
+        if algorithm == "all":
+            rows += _all(one, other, ways_one, ways_other, collective, size)
+            continue
+        first = one.best_of(ways_one, collective, size)
+        if other is None:
+            rows.append(Row(size, first, None))
+            continue
+        second = other.best_of(ways_other, collective, size)
+        kept = None
+        if second.algorithm != first.algorithm and second.ranks == first.ranks:
+            schedule = one.schedule(first.way, collective)
+            if len(schedule.transfers) <= _MOST_KEPT:
+                kept = other.outcome_of(schedule, first.way, collective, size)
+        rows.append(Row(size, first, second, kept, what_happened(first, second, kept, touched)))
+    texts = tuple(str(change) for change in made)
+    return Comparison(collective, algorithm, texts, start, after, tuple(rows))
+
+
+def _all(
+    one: Evaluator,
+    other: Evaluator | None,
+    ways_one: list[str],
+    ways_other: list[str],
+    collective: str,
+    size: int,
+) -> list[Row]:
+    before = {row.algorithm: row for row in one.each_algorithm(ways_one, collective, size)}
+    if other is None:
+        return [Row(size, row, None) for row in before.values()]
+    after = {row.algorithm: row for row in other.each_algorithm(ways_other, collective, size)}
+    names = dict.fromkeys([*after, *before])
+    return [Row(size, before.get(name), after.get(name)) for name in names]
+
+
+def changed_links(before: Topology, after: Topology) -> set[str]:
+    """Names of the links that are gone, or have other figures."""
+    left = {link.name: (link.bandwidth, link.latency) for link in after.links}
+    return {link.name for link in before.links if left.get(link.name) != (link.bandwidth, link.latency)}
+
+
+def time(
+    machine: Topology | str | PathLike[str],
+    op: str,
+    bytes: int | str,
+    group: Sequence[int] | int | None = None,
+    placement: str | Sequence[int] | None = None,
+    *,
+    algorithm: str = "auto",
+    changes: Iterable[Change] = (),
+) -> float:
+    """Seconds of a collective: a function for planners.
+
+    ``op`` is the collective, ``bytes`` those of the larger of a rank's two buffers. ``placement`` (packed,
+    interleaved, or an order of ranks) deals the ranks over the machine, then ``group`` picks its members: a
+    number of ranks from the first on, or a list. Nothing else is on the machine's links.
+    """
+    from pycoll.whatif.changes import Place
+
+    scenario = Scenario(topology_of(machine))
+    made = list(changes)
+    if placement is not None:
+        made.append(Place(placement) if isinstance(placement, str) else Place(order=tuple(placement)))
+    scenario = apply(scenario, made)
+    if group is not None:
+        members = list(range(group)) if isinstance(group, int) else list(group)
+        scenario = scenario.on(scenario.topology.place(members))
+    check_collective(op)
+    (size,) = sizes_of(bytes)
+    evaluator = Evaluator(scenario)
+    return evaluator.best_of(evaluator.ways(op, algorithm), op, size).time

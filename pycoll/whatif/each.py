@@ -1,0 +1,294 @@
+"""Which link, node or switch matters most: each fails in turn, and they are ranked by the harm.
+
+print(each("hgx-h100-128-rail", "link", "allreduce", "256MiB"))
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from pycoll import candidates
+from pycoll.errors import Error, InvalidArgument, TopologyError
+from pycoll.topology import Topology
+from pycoll.whatif.changes import Change, Fail, apply
+from pycoll.whatif.compare import check_collective, csv_text, frame, sizes_of, topology_of
+from pycoll.whatif.evaluate import Evaluator, Outcome, outcome_from
+from pycoll.whatif.names import cables, short
+from pycoll.whatif.scenario import Disconnected, Scenario
+from pycoll.whatif.studies import Study, fingerprint
+from pycoll.whatif.symmetry import cable_classes, colours, node_classes
+from pycoll.whatif.tiers import groups
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = ["Harm", "Harms", "each"]
+
+KINDS = {"link": "links", "node": "devices", "switch": "switches", "host": "hosts"}
+#: Machines of up to so many ranks get the best algorithm after each failure too, and two members a class.
+_SMALL = 64
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What the failure of any of ``members`` does. ``outcome`` is None where it leaves ranks cut off.
+
+    ``outcome`` is the collective as it was run before (built anew where ranks are gone), ``rechosen`` that
+    by the best algorithm afterwards, where that was looked for. ``simulated`` names the members that were.
+    """
+
+    members: tuple[str, ...]
+    simulated: tuple[str, ...]
+    outcome: Outcome | None
+    rechosen: Outcome | None
+    cut_off: str
+    ratio: float  # of the time before; infinite where ranks are cut off
+
+    @property
+    def which(self) -> str:
+        """The members in short."""
+        return short(self.members, 160)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "members": list(self.members),
+            "stands_for": len(self.members),
+            "simulated": list(self.simulated),
+            "cut_off": self.cut_off or None,
+            "time_ratio": None if math.isinf(self.ratio) else self.ratio,
+            "after": self.outcome and self.outcome.to_dict(),
+            "rechosen": self.rechosen and self.rechosen.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Harms:
+    """Classes of links, nodes or switches, the most harmful first. Prints as a table."""
+
+    kind: str
+    machine: str
+    ranks: int
+    collective: str
+    size: int
+    changes: tuple[str, ...]
+    before: Outcome
+    rows: tuple[Harm, ...]
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def members(self) -> int:
+        """How many links (nodes, switches) there are."""
+        return sum(len(row.members) for row in self.rows)
+
+    @property
+    def plural(self) -> str:
+        """What fails: links, devices, switches, hosts."""
+        return KINDS[self.kind]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON; seconds, bytes and bytes/s."""
+        return {
+            "each": self.kind,
+            "topology": self.machine,
+            "ranks": self.ranks,
+            "collective": self.collective,
+            "size_bytes": self.size,
+            "changes": list(self.changes),
+            "before": self.before.to_dict(),
+            "members": self.members,
+            "classes": [row.to_dict() for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+    def flat(self) -> list[dict[str, Any]]:
+        """A dict of plain values a class, for CSV and data frames."""
+        return [
+            {
+                "which": row.which,
+                "stands_for": len(row.members),
+                "time_s": row.outcome and row.outcome.time,
+                "time_before_s": self.before.time,
+                "time_ratio": None if math.isinf(row.ratio) else row.ratio,
+                "way": row.outcome and row.outcome.way,
+                "binding_link": row.outcome and row.outcome.binding,
+                "rechosen_way": row.rechosen and row.rechosen.way,
+                "rechosen_time_s": row.rechosen and row.rechosen.time,
+                "cut_off": row.cut_off or None,
+            }
+            for row in self.rows
+        ]
+
+    def to_csv(self) -> str:
+        """:meth:`flat` as CSV."""
+        return csv_text(self.flat())
+
+    def to_frame(self) -> pandas.DataFrame:
+        """:meth:`flat` as a pandas data frame. Raises Unsupported where pandas is not installed."""
+        return frame(self.flat())
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=160).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from pycoll.whatif.tables import harm_table
+
+        yield from harm_table(self)
+
+
+def each(
+    machine: Topology | str | PathLike[str],
+    kind: str = "link",
+    collective: str = "allreduce",
+    size: int | str = "256MiB",
+    *,
+    algorithm: str = "auto",
+    changes: Iterable[Change] = (),
+    study: Study | None = None,
+    classes: bool = True,
+) -> Harms:
+    """Fails every link (both directions; a parallel one alone), node (device), switch or host in turn.
+
+    The collective goes on as it was chosen before the failure, as in a running job: with the same schedule,
+    or the same algorithm built anew where ranks are gone. On machines of up to 64 ranks the best algorithm
+    afterwards is looked for too. Equivalent members are one class, of which one is simulated (of up to 64
+    ranks two, and the worse counts); ``classes=False`` simulates every one. ``changes`` are made first.
+    """
+    if kind not in KINDS:
+        raise InvalidArgument(f"--each {kind}: fail each link, node, switch or host")
+    check_collective(collective)
+    (bytes_,) = sizes_of(size)
+    made = tuple(changes)
+    scenario = apply(Scenario(topology_of(machine)), made)
+    evaluator = Evaluator(scenario)
+    before = evaluator.best_of(evaluator.ways(collective, algorithm), collective, bytes_)
+    found = _classes(scenario.topology, before.loads, kind, classes)
+    if not found:
+        raise TopologyError(f"topology {scenario.topology.name!r} has no {KINDS[kind]}")
+    small = len(scenario.topology.ranks) <= _SMALL
+    tasks, keys, names, owners = [], [], [], []
+    for number, members in enumerate(found):
+        picked = dict.fromkeys([members[0], members[-1]] if small else [members[0]])
+        for name in picked:
+            way_back = small and algorithm == "auto"
+            tasks.append((scenario, _failures(kind, name), before.way, collective, bytes_, way_back))
+            keys.append(fingerprint(scenario, "each", kind, name, *tasks[-1][2:]))
+            names.append(f"{kind} {name}")
+            owners.append((number, name))
+    results = (study or Study()).map(failed, tasks, keys, names)
+    rows = []
+    for number, members in enumerate(found):
+        mine = [
+            (name, result) for (owner, name), result in zip(owners, results, strict=True) if owner == number
+        ]
+        rows.append(_harm(members, mine, before))
+    rows.sort(key=lambda row: -row.ratio)
+    notes = []
+    if len(rows) < sum(len(row.members) for row in rows):
+        told = "two were" if small else "one was"
+        notes.append(
+            f"Equivalent {KINDS[kind]} are one class (same figures, same neighbourhood, same load), of which "
+            f"{told} simulated."
+        )
+    notes.append(f"The collective goes on by {before.way}, as before the failure.")
+    return Harms(
+        kind,
+        scenario.topology.name,
+        len(scenario.topology.ranks),
+        collective,
+        bytes_,
+        tuple(str(change) for change in made),
+        before,
+        tuple(rows),
+        tuple(notes),
+    )
+
+
+def _classes(topology: Topology, loads: dict[str, float], kind: str, classes: bool) -> list[list[str]]:
+    if kind == "link":
+        return cable_classes(topology, loads) if classes else [[name] for name in cables(topology)]
+    if kind == "host":
+        colour, _ = colours(topology, loads)
+        alike: dict[object, list[str]] = {}
+        for name, group in _hosts(topology).items():
+            alike.setdefault(tuple(sorted(colour[index] for index in group)) if classes else name, []).append(
+                name
+            )
+        return list(alike.values())
+    found = node_classes(topology, loads, "device" if kind == "node" else "switch")
+    return found if classes else [[name] for members in found for name in members]
+
+
+def _hosts(topology: Topology) -> dict[str, list[int]]:
+    """Devices that stand nearest together, by the name of their group or, without, their own names."""
+    levels = groups(topology)
+    finest = levels[0] if levels else [[index] for index in topology.ranks]
+    found = {}
+    for group in finest:
+        names = [topology.nodes[index].name for index in group]
+        owners = {name.rpartition(".")[0] for name in names}
+        (owner,) = owners if len(owners) == 1 else ("",)
+        found[owner or " ".join(names)] = group
+    return found
+
+
+def _failures(kind: str, name: str) -> tuple[Change, ...]:
+    if kind == "link":
+        return (Fail(f"link:{name}"),)
+    return tuple(Fail(f"node:{part}") for part in name.split(" "))
+
+
+def failed(
+    scenario: Scenario, failures: tuple[Change, ...], way: str, collective: str, size: int, rechoose: bool
+) -> dict[str, Any]:
+    """One failure, as plain values; runs in other processes too."""
+    ranks = len(scenario.topology.ranks)
+    try:
+        after = apply(scenario, failures)
+    except Disconnected as error:
+        return {"cut_off": short(error.cut_off, 100)}
+    except TopologyError as error:
+        return {"cut_off": str(error)}
+    evaluator = Evaluator(after)
+    if len(after.topology.ranks) == ranks:
+        schedule = candidates.schedule_of(way, collective, ranks, 0, scenario.topology)
+        outcome = evaluator.outcome_of(schedule, way, collective, size)
+    else:
+        outcome = _rebuilt(evaluator, way, collective, size)
+    best = evaluator.best_of(evaluator.ways(collective), collective, size) if rechoose else None
+    return {"after": outcome.to_dict(), "rechosen": best and best.to_dict()}
+
+
+def _rebuilt(evaluator: Evaluator, way: str, collective: str, size: int) -> Outcome:
+    """The way for fewer ranks; where it does not run on so many, the best that does."""
+    for again in (way, way.partition("/")[0]):
+        try:
+            return evaluator.outcome(again, collective, size)
+        except Error:
+            continue
+    return evaluator.best_of(evaluator.ways(collective), collective, size)
+
+
+def _harm(members: list[str], results: list[tuple[str, dict[str, Any]]], before: Outcome) -> Harm:
+    def ratio(result: dict[str, Any]) -> float:
+        if "cut_off" in result:
+            return math.inf
+        return float(result["after"]["time_s"]) / before.time if before.time else 1.0
+
+    _, worst = max(results, key=lambda each: ratio(each[1]))
+    outcomes = [
+        outcome_from(worst[name], before.collective, before.size) if worst.get(name) else None
+        for name in ("after", "rechosen")
+    ]
+    names = tuple(name for name, _ in results)
+    return Harm(tuple(members), names, outcomes[0], outcomes[1], worst.get("cut_off", ""), ratio(worst))

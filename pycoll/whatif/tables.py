@@ -1,0 +1,176 @@
+"""Comparisons, ranked harms and sweeps as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pycoll.bench.units import format_seconds, format_size
+from pycoll.whatif.evaluate import Outcome
+from pycoll.whatif.story import change_text
+
+if TYPE_CHECKING:
+    from pycoll.whatif.compare import Comparison, Row
+    from pycoll.whatif.each import Harms
+    from pycoll.whatif.sweep import Sweep
+
+__all__ = ["comparison_table", "harm_table", "rate", "sweep_table"]
+
+
+def rate(value: float) -> str:
+    """Bytes/s in GB/s, to four digits."""
+    return f"{value / 1e9:.4g}"
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def comparison_table(comparison: Comparison) -> Iterable[RenderableType]:
+    """Three lines a size: before, after, and the change in each figure."""
+    machine = comparison.before.topology
+    yield Text(f"{comparison.collective} on {machine.name}, {len(machine.ranks)} ranks", style="bold")
+    if comparison.changes:
+        yield Text(f"after {' '.join(comparison.changes)}")
+    table = _table("")
+    table.title = None
+    table.add_column("size", no_wrap=True, justify="right")
+    table.add_column("", no_wrap=True)
+    for name in ("time", "busbw GB/s", "bound", "of bound"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("algorithm", no_wrap=True)
+    table.add_column("binding link", no_wrap=True)
+    for size, rows in groupby(comparison.rows, key=lambda row: row.size):
+        for row in rows:
+            _add(table, size, row)
+    yield table
+    for row in comparison.rows:
+        if row.why:
+            yield Text(row.why)
+
+
+def _add(table: Table, size: int, row: Row) -> None:
+    before, after = row.before, row.after
+    single = before is None or after is None
+    if before is not None:
+        table.add_row(
+            format_size(size), "" if after is None else "before", *_cells(before), end_section=single
+        )
+    if after is not None:
+        mark = "" if before is not None else format_size(size)
+        table.add_row(mark, "after", *_cells(after), end_section=single)
+    if before is None or after is None:
+        return
+    table.add_row(
+        "",
+        "change",
+        change_text(before.time, after.time),
+        change_text(before.busbw, after.busbw),
+        change_text(before.bound, after.bound),
+        f"{100 * (after.share - before.share):+.0f} points" if round(after.share - before.share, 2) else "=",
+        "="
+        if before.way == after.way
+        else "flips"
+        if before.algorithm != after.algorithm
+        else "other pieces",
+        "=" if before.binding == after.binding else "moves",
+        style="bold" if after.time > before.time * 1.005 else "",
+        end_section=True,
+    )
+
+
+def _cells(outcome: Outcome) -> list[str]:
+    about = "about " if outcome.estimated else ""
+    busy = "" if outcome.busy is None else f" ({outcome.busy:.0%} busy)"
+    link = "not simulated" if outcome.estimated else outcome.binding or "latency"
+    return [
+        about + format_seconds(outcome.time),
+        rate(outcome.busbw),
+        format_seconds(outcome.bound),
+        f"{outcome.share:.0%}",
+        outcome.way,
+        link + busy,
+    ]
+
+
+def harm_table(harms: Harms) -> Iterable[RenderableType]:
+    """A line a class of equivalent links or nodes, the most harmful first."""
+    title = (
+        f"{harms.collective} of {format_size(harms.size)} on {harms.machine}, {harms.ranks} ranks: "
+        f"{format_seconds(harms.before.time)} by {harms.before.way}"
+    )
+    yield Text(title, style="bold")
+    yield Text(
+        f"each of {harms.members:,} {harms.plural} fails in turn: {len(harms.rows)} "
+        f"{'class' if len(harms.rows) == 1 else 'classes'} of equivalent ones"
+    )
+    table = _table("")
+    table.title = None
+    rechosen = any(row.rechosen is not None for row in harms.rows)
+    table.add_column("harm", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("stands for", justify="right", no_wrap=True)
+    table.add_column("which", overflow="fold")
+    if rechosen:
+        table.add_column("best then", no_wrap=True)
+    table.add_column("binding link", no_wrap=True)
+    for row in harms.rows:
+        if row.outcome is None:
+            cells = ["cut off", "-", f"{len(row.members):,}", row.which]
+            cells += ["-"] if rechosen else []
+            table.add_row(*cells, f"cuts off {row.cut_off}", style="bold red")
+            continue
+        cells = [
+            change_text(harms.before.time, row.outcome.time),
+            format_seconds(row.outcome.time),
+            f"{len(row.members):,}",
+            row.which,
+        ]
+        if rechosen:
+            best = row.rechosen
+            cells.append("-" if best is None else f"{best.way}, {format_seconds(best.time)}")
+        table.add_row(*cells, row.outcome.binding or "latency")
+    yield table
+    for note in harms.notes:
+        yield Text(note, style="dim")
+
+
+def sweep_table(sweep: Sweep) -> Iterable[RenderableType]:
+    """A line a value: the best way and the best of every other algorithm; then where which overtakes."""
+    yield Text(
+        f"{sweep.collective} of {format_size(sweep.size)} on {sweep.machine}: {sweep.what}", style="bold"
+    )
+    table = _table("")
+    table.title = None
+    table.add_column(sweep.what, justify="right", no_wrap=True)
+    for name in ("time", "busbw GB/s", "bound", "of bound"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("algorithm", no_wrap=True)
+    table.add_column("binding link", no_wrap=True)
+    table.add_column("next", no_wrap=True)
+    for point in sweep.points:
+        if point.best is None:
+            table.add_row(point.label, "-", "-", "-", "-", "-", point.error)
+            continue
+        rivals = [
+            row for row in point.algorithms if row.algorithm != point.best.algorithm and not row.estimated
+        ]
+        following = f"{rivals[0].way}, {format_seconds(rivals[0].time)}" if rivals else ""
+        cells = _cells(point.best)
+        table.add_row(point.label, *cells, following)
+    yield table
+    for sentence in sweep.crossings:
+        yield Text(sentence)
