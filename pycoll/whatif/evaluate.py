@@ -12,7 +12,7 @@ import numpy as np
 from pycoll import candidates
 from pycoll.bench.results import bus_factor
 from pycoll.decisions import split_way
-from pycoll.errors import InvalidArgument
+from pycoll.errors import Error, InvalidArgument
 from pycoll.models import Network, Prediction
 from pycoll.schedule import Schedule, algorithms
 from pycoll.simulation import Simulation
@@ -21,6 +21,18 @@ from pycoll.whatif.lanes import laned_schedule, laned_topology
 from pycoll.whatif.scenario import Scenario
 
 __all__ = ["Evaluator", "Outcome", "Run", "outcome_from"]
+
+
+#: Of more ranks than this only few ways are tried: those of many small steps take too long to simulate.
+_LARGE = 256
+_OF_LARGE = (
+    "recursive_halving_doubling",
+    "hierarchical",
+    "double_binary_tree",
+    "binary_tree",
+    "binomial_tree",
+)
+_BUDGET_OF_LARGE = 5_000_000
 
 
 class Run(NamedTuple):
@@ -124,7 +136,8 @@ class Evaluator(Network):
         self._starts = scenario.starts()
         #: Flows differ by their paths only, and spread traffic has no paths of its own.
         self._lanes = scenario.flows if scenario.routing == "hash" else 1
-        self.BUDGET = Network.BUDGET // (self._lanes * len(self._starts))
+        budget = Network.BUDGET if self._ranks <= _LARGE else _BUDGET_OF_LARGE
+        self.BUDGET = budget // (self._lanes * len(self._starts))
         self._runs: dict[tuple[str, str, int, int], Run] = {}
         self._limits: dict[tuple[str, int, int], tuple[float, str]] = {}
 
@@ -135,22 +148,42 @@ class Evaluator(Network):
 
         Raises InvalidArgument for a name that is none or that does not do the collective on so many ranks.
         """
-        known = candidates.ways(collective, self._ranks, self.topology)
+        known = self._candidates(collective)
         if algorithm in ("auto", "all"):
             return known
-        if algorithm not in algorithms() and split_way(algorithm)[0] not in algorithms():
-            raise InvalidArgument(
-                f"there is no algorithm {algorithm!r}; write auto, all or one of {', '.join(algorithms())}"
-            )
         name, pieces = split_way(algorithm)
-        found = [algorithm] if pieces else [way for way in known if split_way(way)[0] == name]
-        if not found or split_way(found[0])[0] not in {split_way(way)[0] for way in known}:
-            able = ", ".join(dict.fromkeys(split_way(way)[0] for way in known))
+        if name not in algorithms():
             raise InvalidArgument(
-                f"{name} does not do {collective} of {self._ranks} ranks on {self.topology.name!r}; these do: "
-                f"{able}"
+                f"there is no algorithm {name!r}; write auto, all or one of {', '.join(algorithms())}"
             )
+        found = [] if pieces else [way for way in known if split_way(way)[0] == name]
+        if not found:  # not a candidate: it does not run here, or it comes to the same as another
+            try:
+                self._schedule(algorithm, collective, 0)
+            except Error as error:
+                able = ", ".join(dict.fromkeys(split_way(way)[0] for way in known))
+                raise InvalidArgument(
+                    f"{error} ({collective} of {self._ranks} ranks on {self.topology.name!r}); "
+                    f"these run: {able}"
+                ) from error
+            found = [algorithm]
         return found
+
+    def _candidates(self, collective: str) -> list[str]:
+        """Those of the selector; of large machines the few that are worth the minutes that building all
+        takes."""
+        if self._ranks <= _LARGE:
+            return candidates.ways(collective, self._ranks, self.topology)
+        found = []
+        for name in _OF_LARGE:
+            if name in algorithms() and collective in algorithms()[name].collectives:
+                way = f"{name}/{self._ranks}" if name == "hierarchical" else name
+                try:
+                    self._schedule(way, collective, 0)
+                except Error:
+                    continue  # not on this machine
+                found.append(way)
+        return found or candidates.ways(collective, self._ranks, self.topology)
 
     def schedule(self, way: str, collective: str, root: int = 0) -> Schedule:
         """The schedule of a way here."""

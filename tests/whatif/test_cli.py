@@ -1,0 +1,87 @@
+"""`pycoll whatif`: what it prints, in all its forms, and how it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pycoll.cli import app
+from pycoll.errors import Error
+
+runner = CliRunner()
+
+
+def run(*arguments: str) -> str:
+    done = runner.invoke(app, ["whatif", *arguments])
+    assert done.exit_code == 0, done.output or done.exception
+    return done.stdout
+
+
+def refusal(*arguments: str) -> str:
+    done = runner.invoke(app, ["whatif", *arguments])
+    assert done.exit_code != 0
+    assert isinstance(done.exception, (Error, SystemExit))
+    return str(done.exception)
+
+
+def test_a_table_with_a_reason() -> None:
+    text = run("two_racks", "--slow", "tor0-tor1=0.5", "--size", "1MiB,25MiB")
+    for words in ("after --slow tor0-tor1=0.5", "before", "change", "binding link", "25 MiB: slower by"):
+        assert words in text
+
+
+def test_changes_compose() -> None:
+    flags = (
+        "--add tor0 --fail node:h1,h2 --late 3:5ms --latency tor0-tor1=+1ms --busy h0-tor0=0.3 "
+        "--place interleaved --size 64KiB -a ring --json"
+    )
+    out = json.loads(run("two_racks", *flags.split()))
+    assert out["ranks_before"] == 8
+    assert out["ranks_after"] == 10
+    assert out["changes"] == [
+        "--add 1*tor0", "--fail node:h1", "--fail h2", "--latency tor0-tor1=+1ms", "--busy h0-tor0=0.3",
+        "--place interleaved", "--late 3:5ms",
+    ]  # fmt: skip
+    (row,) = out["rows"]
+    assert row["time_ratio"] == row["after"]["time_s"] / row["before"]["time_s"]
+    assert row["after"]["composition_s"]["arrival"] > 0
+
+
+def test_csv_and_json_of_studies() -> None:
+    rows = list(
+        csv.DictReader(io.StringIO(run("two_racks", "-s", "4KiB,64KiB", "--slow", "h0=0.5", "--csv")))
+    )
+    assert [(row["size_bytes"], row["side"]) for row in rows] == [
+        ("4096", "before"), ("4096", "after"), ("65536", "before"), ("65536", "after"),
+    ]  # fmt: skip
+    harms = json.loads(run("two_racks", "--each", "link", "-s", "64KiB", "-a", "ring", "--json"))
+    assert harms["members"] == 9
+    assert sorted(each["stands_for"] for each in harms["classes"]) == [1, 8]
+    swept = json.loads(run("two_racks", "--sweep", "tor0-tor1=0.5,1", "-s", "64KiB", "-a", "ring", "--json"))
+    assert [point["value"] for point in swept["points"]] == [0.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--fail", "link:tor0-spine1"],
+            "no link of topology 'two racks of four hosts' matches 'tor0-spine1'",
+        ),
+        (["--fail", "tor0-tor1"], "leaves h[4-7] cut off from h[0-3]"),
+        (["--slow", "tor0-tor1"], "write LINKS=FACTOR"),
+        (["--each", "link", "--sweep", "h0=1..2"], "two studies"),
+        (["--each", "link", "--size", "1KiB,1MiB"], "a study takes one --size"),
+        (["--json", "--csv"], "not both"),
+        (["--ecmp", "seed=1", "--spread"], "not both"),
+        (["--algorithm", "rings"], "there is no algorithm 'rings'"),
+        (["--collective", "sum"], "there is no collective 'sum'"),
+        (["--place", "nowhere.txt"], "packed, interleaved or a file"),
+    ],
+)
+def test_refusals(arguments: list[str], message: str) -> None:
+    assert message in refusal("two_racks", *arguments)
