@@ -148,26 +148,28 @@ class Evaluator(Network):
 
         Raises InvalidArgument for a name that is none or that does not do the collective on so many ranks.
         """
-        known = self._candidates(collective)
         if algorithm in ("auto", "all"):
-            return known
+            return self._candidates(collective)
         name, pieces = split_way(algorithm)
         if name not in algorithms():
             raise InvalidArgument(
                 f"there is no algorithm {name!r}; write auto, all or one of {', '.join(algorithms())}"
             )
-        found = [] if pieces else [way for way in known if split_way(way)[0] == name]
-        if not found:  # not a candidate: it does not run here, or it comes to the same as another
-            try:
-                self._schedule(algorithm, collective, 0)
-            except Error as error:
-                able = ", ".join(dict.fromkeys(split_way(way)[0] for way in known))
-                raise InvalidArgument(
-                    f"{error} ({collective} of {self._ranks} ranks on {self.topology.name!r}); "
-                    f"these run: {able}"
-                ) from error
-            found = [algorithm]
-        return found
+        try:
+            own = self._schedule(algorithm, collective, 0)
+        except Error as error:
+            able = ", ".join(dict.fromkeys(split_way(way)[0] for way in self._candidates(collective)))
+            raise InvalidArgument(
+                f"{error} ({collective} of {self._ranks} ranks on {self.topology.name!r}); these run: {able}"
+            ) from error
+        if pieces:
+            return [algorithm]
+        most = candidates.MOST_TRANSFERS
+        return [name] + [
+            f"{name}/{own.pieces * factor}"
+            for factor in candidates.GRID
+            if factor > 1 and len(own.transfers) * factor <= most
+        ]
 
     def _candidates(self, collective: str) -> list[str]:
         """Those of the selector; of large machines the few that are worth the minutes that building all

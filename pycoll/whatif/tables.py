@@ -133,8 +133,10 @@ def harm_table(harms: Harms) -> Iterable[RenderableType]:
             cells += ["-"] if rechosen else []
             table.add_row(*cells, f"cuts off {row.cut_off}", style="bold red")
             continue
+        harm = change_text(harms.before.time, row.outcome.time)
+        least = change_text(1, row.least)
         cells = [
-            change_text(harms.before.time, row.outcome.time),
+            harm if least == harm or row.ratio - row.least < 0.005 else f"{least} to {harm}",
             format_seconds(row.outcome.time),
             f"{len(row.members):,}",
             row.which,
