@@ -1,14 +1,18 @@
 // What happens next. Events of one moment come in no particular order.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <utility>
 #include <vector>
 
 namespace pycoll {
 
+constexpr double kNeverHappens = std::numeric_limits<double>::infinity();
+
 enum class EventKind : uint32_t {
   Begin,   // of a pair: its transfer's overhead is over, its bytes flow
-  Sent,    // of a pair: its transfer's last byte has left
   Arrive,  // of a step: its last byte is there
   Added,   // of a step
   Come,    // of a rank
@@ -17,17 +21,16 @@ enum class EventKind : uint32_t {
 struct Event {
   double time;
   int32_t id;
-  EventKind kind : 3;
-  uint32_t stamp : 29;  // of Sent: void where the pair has another by now
+  EventKind kind;
 };
 
+// Events that are certain once they are known.
 class EventQueue {
  public:
-  bool empty() const { return heap_.empty(); }
-  const Event& next() const { return heap_.front(); }
+  double next_time() const { return heap_.empty() ? kNeverHappens : heap_.front().time; }
 
-  void push(double time, EventKind kind, int32_t id, uint32_t stamp = 0) {
-    heap_.emplace_back(time, id, kind, stamp & kStampMask);
+  void push(double time, EventKind kind, int32_t id) {
+    heap_.push_back({time, id, kind});
     std::push_heap(heap_.begin(), heap_.end(), later);
   }
 
@@ -38,12 +41,70 @@ class EventQueue {
     return event;
   }
 
-  static constexpr uint32_t kStampMask = (1u << 29) - 1;
-
  private:
   static bool later(const Event& a, const Event& b) { return a.time > b.time; }
 
   std::vector<Event> heap_;
+};
+
+// When each pair's transfer will have left, as things stand: a heap whose entries can move.
+class EndQueue {
+ public:
+  explicit EndQueue(size_t pairs) : place_(pairs, kAbsent) {}
+
+  double next_time() const { return heap_.empty() ? kNeverHappens : heap_.front().time; }
+
+  void set(int32_t pair, double time) {
+    size_t place = place_[static_cast<size_t>(pair)];
+    if (place == kAbsent) {
+      place = heap_.size();
+      heap_.push_back({time, pair});
+    }
+    heap_[place] = {time, pair};
+    settle(place);
+  }
+
+  int32_t pop() {
+    const int32_t pair = heap_.front().pair;
+    place_[static_cast<size_t>(pair)] = kAbsent;
+    const Entry last = heap_.back();
+    heap_.pop_back();
+    if (!heap_.empty()) {
+      heap_.front() = last;
+      settle(0);
+    }
+    return pair;
+  }
+
+ private:
+  struct Entry {
+    double time;
+    int32_t pair;
+  };
+  static constexpr size_t kAbsent = std::numeric_limits<size_t>::max();
+
+  // Moves an entry to where it belongs.
+  void settle(size_t place) {
+    const Entry entry = heap_[place];
+    while (place > 0 && heap_[(place - 1) / 2].time > entry.time) {
+      put(place, heap_[(place - 1) / 2]);
+      place = (place - 1) / 2;
+    }
+    for (size_t child; (child = 2 * place + 1) < heap_.size(); place = child) {
+      if (child + 1 < heap_.size() && heap_[child + 1].time < heap_[child].time) ++child;
+      if (heap_[child].time >= entry.time) break;
+      put(place, heap_[child]);
+    }
+    put(place, entry);
+  }
+
+  void put(size_t place, const Entry& entry) {
+    heap_[place] = entry;
+    place_[static_cast<size_t>(entry.pair)] = place;
+  }
+
+  std::vector<Entry> heap_;
+  std::vector<size_t> place_;  // by pair
 };
 
 }  // namespace pycoll

@@ -31,6 +31,7 @@ class Run {
         topology_(*plan.topology),
         bytes_(size / plan.schedule->pieces()),
         poll_(poll),
+        ends_(plan.pairs.size()),
         sharing_(plan),
         versions_(plan.versions),
         lanes_(plan.pairs.size()),
@@ -56,11 +57,10 @@ class Run {
     for (const Lane& lane : lanes_) consider(lane.next, {kNone, Reason::Nothing});
     start_candidates();
     settle();
-    while (!events_.empty()) {
-      now_ = events_.next().time;
-      while (!events_.empty() && events_.next().time <= now_ * kSameMoment) {
-        do handle(events_.pop());
-        while (!events_.empty() && events_.next().time <= now_ * kSameMoment);
+    while ((now_ = next_time()) < kNeverHappens) {
+      while (next_time() <= now_ * kSameMoment) {
+        do handle_next();
+        while (next_time() <= now_ * kSameMoment);
         settle();
       }
     }
@@ -81,8 +81,7 @@ class Run {
     int32_t next = kNone;  // step that is on its way, or is to start next
     bool busy = false;
     bool leaving = false;  // nothing is on its way, but its share of the links is not given back yet
-    uint32_t stamp = 0;
-    double left = 0;  // bytes, at `since`
+    double left = 0;       // bytes, at `since`
     double rate = 0;
     double since = 0;
     int32_t link = kNone;  // that limits it now, for `limited` seconds before `since`
@@ -121,26 +120,28 @@ class Run {
       if (!ranks_[rank].here) events_.push(arrivals[rank], EventKind::Come, static_cast<int32_t>(rank));
   }
 
-  void handle(const Event& event) {
+  double next_time() const { return std::min(events_.next_time(), ends_.next_time()); }
+
+  void handle_next() {
     if (++events_seen_ % kEventsBetweenPolls == 0) poll_now_and_then();
+    if (ends_.next_time() <= events_.next_time())
+      sent(ends_.pop());
+    else
+      handle(events_.pop());
+    start_candidates();
+  }
+
+  void handle(const Event& event) {
     switch (event.kind) {
       case EventKind::Begin:
-        begin(event.id);
-        break;
-      case EventKind::Sent:
-        if (event.stamp == (lanes_[at(event.id)].stamp & EventQueue::kStampMask)) sent(event.id);
-        break;
+        return begin(event.id);
       case EventKind::Arrive:
-        arrive(event.id);
-        break;
+        return arrive(event.id);
       case EventKind::Added:
-        stored(event.id);
-        break;
+        return stored(event.id);
       case EventKind::Come:
-        come(event.id);
-        break;
+        return come(event.id);
     }
-    start_candidates();
   }
 
   // ---- Starting. A transfer is considered whenever something that it may have waited for has happened.
@@ -191,7 +192,7 @@ class Run {
     if (plan_.shared(pair).empty() || bytes_ == 0) {  // nothing can slow it down
       lane.link = plan_.pairs[at(pair)].narrowest;
       lane.limited = lane.longest = 0;
-      events_.push(begins + bytes_ / plan_.routes.rate[at(pair)], EventKind::Sent, pair, ++lane.stamp);
+      ends_.set(pair, begins + bytes_ / plan_.routes.rate[at(pair)]);
     } else if (begins > now_) {
       events_.push(begins, EventKind::Begin, pair);
     } else {
@@ -215,8 +216,8 @@ class Run {
   }
 
   void expect_end(int32_t pair) {
-    Lane& lane = lanes_[at(pair)];
-    events_.push(now_ + lane.left / lane.rate, EventKind::Sent, pair, ++lane.stamp);
+    const Lane& lane = lanes_[at(pair)];
+    ends_.set(pair, now_ + lane.left / lane.rate);
   }
 
   // ---- Moving
@@ -267,7 +268,6 @@ class Run {
     trace.link = lane.limited >= lane.longest ? lane.link : lane.longest_link;
     lane.busy = false;
     lane.next = step(index).next_in_pair;
-    ++lane.stamp;
     // Where several let the same transfer start, the one considered last is named as the reason.
     RankState& src = source_of(index);
     RankState& dst = destination_of(index);
@@ -385,6 +385,7 @@ class Run {
 
   double now_ = 0;
   EventQueue events_;
+  EndQueue ends_;
   FairShare sharing_;
   std::vector<Version> versions_;
   std::vector<Lane> lanes_;  // by pair
