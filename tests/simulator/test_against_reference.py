@@ -24,7 +24,7 @@ def require_agreement(
         assert result.arrays[name].tolist() == pytest.approx(values, rel=1e-8, abs=1e-9), name
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), st.integers(2, 5))
 def test_any_transfers(data: st.DataObject, ranks: int) -> None:
     topology = data.draw(machines.topologies(ranks))
