@@ -86,29 +86,31 @@ def partition(distance: Matrix, gap: float) -> list[list[int]]:
     return sorted(sorted(group) for group in groups if group)
 
 
-def cluster_tree(latency: Matrix, rate: Matrix | None = None, varies: float = 0.0) -> Cluster:
+def cluster_tree(
+    latency: Matrix, rate: Matrix | None = None, latency_varies: float = 0.0, rate_varies: float = 0.0
+) -> Cluster:
     """The tree of clusters of ranks 0..n-1, level by level from the outermost.
 
     ``latency`` and ``rate`` (any unit; rate: under load) are [source, destination]. Levels are told apart by
     latency first, as that depends on no other traffic; ranks that no latency tells apart, by their rates.
-    ``varies`` is the share by which a rate differs from itself when measured again.
+    What varies is the share by which a figure differs from itself when measured again: only what differs
+    by more than twice that is a difference.
     """
-    far = _symmetric(np.log(latency))
-    slow = None if rate is None else _symmetric(-np.log(rate))
-    return _tree(list(range(len(latency))), far, slow, max(RATE_GAP, 2 * varies))
+    if len(latency) == 1:
+        return Cluster((0,))
+    far = np.log(np.fmin(latency, latency.T))  # half a round trip either way: what disturbs it adds to it
+    there_and_back = np.abs(np.log(latency / latency.T))[~np.eye(len(latency), dtype=bool)]
+    latency_varies = max(latency_varies, float(np.median(there_and_back)))
+    slow = None if rate is None else (np.log(1 / rate) + np.log(1 / rate).T) / 2
+    gaps = max(LATENCY_GAP, 2 * latency_varies), max(RATE_GAP, 2 * rate_varies)
+    return _tree(list(range(len(latency))), far, slow, gaps)
 
 
-def _symmetric(values: Matrix) -> Matrix:
-    """The mean of both directions."""
-    both: Matrix = (values + values.T) / 2
-    return both
-
-
-def _tree(ranks: list[int], far: Matrix, slow: Matrix | None, rate_gap: float) -> Cluster:
+def _tree(ranks: list[int], far: Matrix, slow: Matrix | None, gaps: tuple[float, float]) -> Cluster:
     square = np.ix_(ranks, ranks)
-    parts = partition(far[square], LATENCY_GAP)
+    parts = partition(far[square], gaps[0])
     if len(parts) == 1 and slow is not None:
-        parts = partition(slow[square], rate_gap)
+        parts = partition(slow[square], gaps[1])
         if sum(len(part) > 1 for part in parts) < 2:  # one rank apart from the others has a slow link itself
             parts = [list(range(len(ranks)))]
     if len(parts) == 1:
@@ -116,7 +118,7 @@ def _tree(ranks: list[int], far: Matrix, slow: Matrix | None, rate_gap: float) -
     members: list[Cluster | int] = []
     for part in parts:
         inside = [ranks[index] for index in part]
-        members.append(_tree(inside, far, slow, rate_gap) if len(inside) > 1 else inside[0])
+        members.append(_tree(inside, far, slow, gaps) if len(inside) > 1 else inside[0])
     return Cluster(tuple(members))
 
 

@@ -40,6 +40,8 @@ EQUAL = 0.08
 _SEVERAL = 1.3
 #: Traffic is heavy for a switch from this share of the heaviest on.
 _HEAVY = 0.7
+#: Clusters are worth having if the error without them is so many times as large.
+_PAYS = 1.3
 #: Sorts of links that only one rank uses.
 _OWN = ("rank", "lane")
 _ROUNDS = 40
@@ -80,9 +82,13 @@ def fit(matrix: LinkMatrix, name: str = "") -> Fit:
     tree = Cluster.from_nested(matrix.clusters) if matrix.clusters else Cluster(tuple(range(matrix.ranks)))
     if sorted(tree.ranks) != list(range(matrix.ranks)) or matrix.ranks < 2:
         raise TopologyError(f"matrix: its clusters are not of ranks 0 to {matrix.ranks - 1}, two or more")
-    bandwidths = _Bandwidths(matrix, TreeLinks(tree))
-    capacity = bandwidths.fit()
-    delays = fit_delays(matrix, bandwidths.links)
+    bandwidths, delays = _fitted(matrix, tree)
+    if any(isinstance(member, Cluster) for member in tree.members) and not matrix.sampled:
+        # Clusters that explain little more than a single switch does are noise.
+        plain = _fitted(matrix, Cluster(tuple(range(matrix.ranks))))
+        if _error(matrix, *plain) < _PAYS * _error(matrix, bandwidths, delays):
+            bandwidths, delays = plain
+    capacity = bandwidths.capacity
     hosts = list(dict.fromkeys(matrix.hosts))
     where = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more hosts" if len(hosts) > 3 else "")
     title = name or f"{matrix.ranks} ranks on {where}, measured"
@@ -90,6 +96,27 @@ def fit(matrix: LinkMatrix, name: str = "") -> Fit:
     fitted = Fit(topology, bandwidths.links, capacity, delays)
     fitted.quality = _quality(topology, matrix, bandwidths.observed)
     return fitted
+
+
+def _fitted(matrix: LinkMatrix, tree: Cluster) -> tuple[_Bandwidths, Delays]:
+    bandwidths = _Bandwidths(matrix, TreeLinks(tree))
+    bandwidths.fit()
+    return bandwidths, fit_delays(matrix, bandwidths.links)
+
+
+def _error(matrix: LinkMatrix, bandwidths: _Bandwidths, delays: Delays) -> float:
+    """Mean relative error of latencies and of rates, either as much as the other."""
+    links = bandwidths.links
+    latencies = [
+        abs(math.log(delays.between(links, Flow(a, b)) / matrix.alpha[a, b]))
+        for a, b in np.argwhere(matrix.alpha > 0).tolist()
+    ]
+    rates = [
+        abs(math.log(share.rate / rate))
+        for each in bandwidths.observed
+        for share, rate in zip(fair_shares(each.flows, links, bandwidths.capacity), each.rates, strict=True)
+    ]
+    return float(np.mean(latencies or [0.0]) + np.mean(rates))
 
 
 class _Observed(NamedTuple):
@@ -115,7 +142,7 @@ class _Bandwidths:
         self.sets = [_Observed(each.flows, each.rates) for each in matrix.together]
         self.observed = [_Observed((flow,), (rate,)) for flow, rate in self.alone.items()] + self.sets
 
-    def fit(self) -> dict[TreeLink, float]:
+    def fit(self) -> None:
         self._ranks()
         depth = {cluster: len(self.links.chain(cluster)) for cluster in range(1, len(self.links.clusters))}
         for level in sorted(set(depth.values()), reverse=True):  # inner clusters first
@@ -125,7 +152,6 @@ class _Bandwidths:
         self._refine()
         self._pool()
         self._fill()
-        return self.capacity
 
     # First guesses, each from the traffic that shows it
 

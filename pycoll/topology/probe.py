@@ -178,11 +178,11 @@ class _Probe:
         together = self._blank()
         self._fill_streams(together)
         unknown = np.isnan(together.beta_together[~np.eye(self.ranks, dtype=bool)])
+        latency_varies = 2 * float(np.percentile([task.error for task in self.pings.values()], 90))
         if unknown.any():
-            return cluster_tree(self._alphas())
-        # Where the machine itself varies, only what differs by more than that is a difference.
-        varies = float(np.nanmedian(together.beta_together_spread))
-        return cluster_tree(self._alphas(), 1 / together.beta_together, varies)
+            return cluster_tree(self._alphas(), None, latency_varies)
+        rate_varies = float(np.nanmedian(together.beta_together_spread))
+        return cluster_tree(self._alphas(), 1 / together.beta_together, latency_varies, rate_varies)
 
     def _stream(self, sets: Sequence[tuple[str, tuple[Flow, ...]]], window: float) -> None:
         betas = {pair: task.beta for pair, task in self.transfers.items()}

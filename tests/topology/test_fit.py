@@ -192,6 +192,15 @@ def test_more_ranks_than_processors() -> None:
     assert "copying, a rank alone does 30 GB/s, while all do 15 GB/s each" in said
 
 
+def test_clusters_that_explain_nothing_are_noise() -> None:
+    machine = Topology.flat(6, "3 GB/s", latency="4 us", ports=0)
+    matrix, _ = probed(machine)
+    matrix.clusters = [[0, 1, 2], [3, 4], 5]
+    fitted = fit(matrix)
+    assert len(fitted.links.clusters) == 1
+    assert of_kind(fitted, "rank") == [near(3e9)] * 12
+
+
 # ---- any machine
 
 
