@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <iterator>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -210,6 +213,60 @@ void callbacks_may_run_collectives() {
   });
 }
 
+// Two threads of a rank on one group: one runs and submits collectives, the other sends and receives.
+void collectives_and_messages(Communicator& comm) {
+  const int rank = comm.rank(), ranks = comm.ranks();
+  std::string failed;
+  std::thread messages([&] {
+    try {
+      std::vector<int> mine(500), theirs(500);
+      for (int i = 0; i < 60; ++i) {
+        std::fill(mine.begin(), mine.end(), 1000 * i + rank);
+        const auto tag = static_cast<uint64_t>(i % 3);
+        const auto sent = comm.send(mine.data(), mine.size() * sizeof(int), (rank + 1) % ranks, tag);
+        comm.recv(theirs.data(), theirs.size() * sizeof(int), (rank + ranks - 1) % ranks, tag)->wait();
+        sent->wait();
+        check(theirs.front() == 1000 * i + (rank + ranks - 1) % ranks && theirs.back() == theirs.front(),
+              "a message beside collectives");
+      }
+    } catch (const std::exception& error) {
+      failed = error.what();
+    }
+  });
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 60; ++i) {
+    const CollectiveKind kind = kKinds[static_cast<size_t>(i) % std::size(kKinds)];
+    exchanges.push_back(
+        std::make_unique<Exchange>(kind, rank, ranks, size_t{1} << i % 12, i % ranks, Op::Sum, i));
+    if (i % 3 == 0)
+      comm.run(exchanges.back()->call);
+    else
+      works.push_back(comm.submit(exchanges.back()->call));
+    if (i % 7 == 0) comm.memory();
+  }
+  for (const auto& work : works) work->wait();
+  messages.join();
+  if (!failed.empty()) throw std::runtime_error(failed);
+  for (const auto& exchange : exchanges) check(exchange->right(), "a collective beside messages");
+}
+
+void concurrent_groups() {
+  std::vector<std::string> errors(4);
+  std::vector<std::thread> groups;
+  for (size_t g = 0; g < errors.size(); ++g) {
+    groups.emplace_back([&, g] {
+      try {
+        run_ranks(g % 2 == 0 ? 3 : 2, collectives_and_messages);
+      } catch (const std::exception& error) {
+        errors[g] = error.what();
+      }
+    });
+  }
+  for (auto& group : groups) group.join();
+  for (const auto& error : errors) check(error.empty(), error);
+}
+
 }  // namespace
 }  // namespace pycoll::test
 
@@ -224,5 +281,6 @@ int main() {
   run("leaving and aborting", leaving_and_aborting);
   run("overlapping buffers", overlapping_buffers);
   run("collectives in callbacks", callbacks_may_run_collectives);
+  run("concurrent groups", concurrent_groups);
   return result();
 }
