@@ -250,5 +250,9 @@ def test_splitting_merging_and_shrinking(ranks, tmp_path):
             t = torch.tensor([float(me)])
             rest.allreduce([t], dist.AllreduceOptions()).wait()
             assert t.item() == 4.0
+            world = dist.shrink_group([2])  # becomes torch's default group
+            t = torch.tensor([float(me)])
+            dist.all_reduce(t)
+            assert (t.item(), world.size(), dist.get_world_size()) == (4.0, 3, 3)
 
     ranks(4, body, breaks_group=True)

@@ -66,11 +66,7 @@ def report(reports: dict[str, Rows], with_names: bool) -> bool:
             f"{backend}: {counts['passed']} passed, {counts['failed']} failed, "
             f"{counts['skipped']} skipped of {len(rows)} in {seconds / 60:.0f} min"
         )
-        reasons: dict[str, list[str]] = collections.defaultdict(list)
-        for row in rows:
-            if row["outcome"] == "skipped":
-                reasons[row["detail"].strip()].append(row["test"])
-        for reason, tests in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        for reason, tests in skips_by_reason(rows):
             print(f"  {len(tests):3} skipped: {reason}")
             if with_names:
                 print("".join(f"        {test}\n" for test in tests), end="")
@@ -95,6 +91,38 @@ def report(reports: dict[str, Rows], with_names: bool) -> bool:
     return well
 
 
+def skips_by_reason(rows: Rows) -> list[tuple[str, list[str]]]:
+    """The most frequent first."""
+    reasons: dict[str, list[str]] = collections.defaultdict(list)
+    for row in rows:
+        if row["outcome"] == "skipped":
+            reasons[row["detail"].strip()].append(row["test"])
+    return sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def markdown(reports: dict[str, Rows], world_size: int) -> str:
+    """The counts, and each test that was skipped under its reason."""
+    import torch
+
+    lines = [
+        "# torch's own tests of a backend: what ran and what did not",
+        "",
+        f"Made by `python tests/torch/suite --world-size {world_size} --markdown docs/torch_suite.md`, with torch "
+        f"{torch.__version__}. What it means stands in [torch.md](torch.md#torchs-own-tests).",
+        "",
+        f"| {world_size} ranks | passed | failed | skipped |",
+        "|---|---|---|---|",
+    ]
+    for backend, rows in reports.items():
+        counts = collections.Counter(row["outcome"] for row in rows)
+        lines.append(f"| {backend} | {counts['passed']} | {counts['failed']} | {counts['skipped']} |")
+    for backend, rows in reports.items():
+        lines += ["", f"## Skipped with {backend}", "", "| reason | number | tests |", "|---|---|---|"]
+        for reason, tests in skips_by_reason(rows):
+            lines.append(f"| {reason} | {len(tests)} | {', '.join(tests)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python tests/torch/suite",
@@ -112,6 +140,7 @@ def main() -> int:
     parser.add_argument("--log", help="append what the ranks say on stderr to this file")
     parser.add_argument("--verbose", action="store_true", help="a line as each test ends")
     parser.add_argument("--skips", action="store_true", help="name the tests that were skipped")
+    parser.add_argument("--markdown", help="write counts and skips there, for the documentation")
     parser.add_argument("--read", nargs="+", default=[], help="run nothing: files of --json, merged")
     options = parser.parse_args()
     reports: dict[str, Rows] = collections.defaultdict(list)
@@ -122,6 +151,8 @@ def main() -> int:
         reports[backend] = run(backend, options)
         if options.json:
             Path(options.json).write_text(json.dumps(reports, indent=1))
+    if options.markdown:
+        Path(options.markdown).write_text(markdown(reports, options.world_size))
     return 0 if report(reports, options.skips) else 1
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 
 class _Results(unittest.TestResult):
-    def __init__(self, verbose: bool) -> None:
+    def __init__(self, verbose: bool, path: Path) -> None:
         super().__init__()
         self.verbose = verbose
+        self.json = path
         self.rows: list[dict[str, Any]] = []
         self.began = 0.0
         self.reason_file = Path(os.environ["PYCOLL_SUITE_REASON"])
@@ -29,6 +30,7 @@ class _Results(unittest.TestResult):
         name = test.id().rsplit(".", 1)[-1]
         seconds = round(time.monotonic() - self.began, 1)
         self.rows.append({"test": name, "outcome": outcome, "detail": detail, "seconds": seconds})
+        self.json.write_text(json.dumps(self.rows, indent=1))  # so that little is lost with an interrupt
         if self.verbose:
             head = detail.strip().splitlines()[0][:150] if detail.strip() else ""
             print(f"{outcome:8} {seconds:6.1f} s  {name}  {head}", flush=True)
@@ -76,10 +78,10 @@ def main() -> None:
         from adapted import DistributedSuite
 
         index, count = options["shard"]
-        results = _Results(options["verbose"])
+        results = _Results(options["verbose"], Path(options["json"]))
+        results.json.write_text("[]")
         for name in names(options["only"])[index::count]:
             DistributedSuite(name).run(results)
-        Path(options["json"]).write_text(json.dumps(results.rows, indent=1))
 
 
 if __name__ == "__main__":
