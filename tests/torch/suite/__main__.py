@@ -107,8 +107,8 @@ def markdown(reports: dict[str, Rows], world_size: int) -> str:
     lines = [
         "# torch's own tests of a backend: what ran and what did not",
         "",
-        f"Made by `python tests/torch/suite --world-size {world_size} --markdown docs/torch_suite.md`, with torch "
-        f"{torch.__version__}. What it means stands in [torch.md](torch.md#torchs-own-tests).",
+        f"Made by `python tests/torch/suite --world-size {world_size} --markdown docs/torch_suite.md`, with "
+        f"torch {torch.__version__}. What it means stands in [torch.md](torch.md#torchs-own-tests).",
         "",
         f"| {world_size} ranks | passed | failed | skipped |",
         "|---|---|---|---|",
