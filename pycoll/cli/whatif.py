@@ -11,6 +11,7 @@ import typer
 from pycoll.cli._app import split
 
 if TYPE_CHECKING:
+    from pycoll import Topology
     from pycoll.whatif import Change, Study
 
 _Texts = Optional[list[str]]  # noqa: UP045  typer reads it at run time, on Python 3.10 too
@@ -118,6 +119,19 @@ def whatif(
             rich_help_panel=_STUDIES,
         ),
     ] = "",
+    workload: Annotated[
+        str,
+        typer.Option(
+            "--workload",
+            "-w",
+            metavar="FILE|MODEL",
+            help="A whole training step: a YAML file (docs/whatif.md), or 1b, 7b, 13b, 70b.",
+            rich_help_panel=_STUDIES,
+        ),
+    ] = "",
+    pattern: Annotated[
+        str, typer.Option(help="With --workload: ddp, fsdp or tp.", rich_help_panel=_STUDIES)
+    ] = "",
     jobs: Annotated[
         int,
         typer.Option("--jobs", "-j", min=0, help="Processes. 0: one a core.", rich_help_panel=_STUDIES),
@@ -173,6 +187,13 @@ def whatif(
         remove, add, fail, oversubscribe, slow, latency, busy, place, late, late_dist, ecmp, spread, flows
     )
     result: Any
+    if workload:
+        if each or sweep or as_csv:
+            raise InvalidArgument(
+                "--workload goes with changes and --json, not with --each, --sweep or --csv"
+            )
+        _iterations(machine, workload, pattern, changes, algorithm, as_json)
+        return
     if each or sweep:
         sizes = sizes_of(size or "256MiB")
         if len(sizes) > 1:
@@ -234,6 +255,36 @@ def _changes(
     if flows is not None:
         found.append(Flows(flows))
     return found
+
+
+def _iterations(
+    machine: Topology, workload: str, pattern: str, changes: list[Change], algorithm: str, as_json: bool
+) -> None:
+    from dataclasses import replace
+
+    from pycoll.bench.units import format_seconds
+    from pycoll.whatif import Workload, iterate
+
+    work = Workload.load(workload)
+    if pattern:
+        work = replace(work, pattern=pattern)
+    before = iterate(machine, work, algorithm=algorithm)
+    after = iterate(machine, work, changes, algorithm) if changes else None
+    if as_json:
+        texts = [str(change) for change in changes]
+        out = {"before": before.to_dict(), "changes": texts, "after": after and after.to_dict()}
+        typer.echo(json.dumps(out, indent=1))
+        return
+    _print(before)
+    if after is not None:
+        typer.echo(f"\nafter {' '.join(map(str, changes))}\n")
+        _print(after)
+        ratio = after.time / before.time
+        typer.echo(
+            f"\nA step takes {format_seconds(after.time)} in place of {format_seconds(before.time)} "
+            f"({ratio - 1:+.1%}); exposed are {format_seconds(after.exposed)}, "
+            f"{format_seconds(before.exposed)} before."
+        )
 
 
 def _names(text: str) -> list[str]:

@@ -29,9 +29,11 @@ from pycoll.whatif.changes import (
 from pycoll.whatif.compare import Comparison, Row, compare, time
 from pycoll.whatif.each import Harm, Harms, each
 from pycoll.whatif.evaluate import Outcome
+from pycoll.whatif.iteration import Iteration, iterate
 from pycoll.whatif.scenario import Disconnected, Lateness, Scenario
 from pycoll.whatif.studies import Store, Study
 from pycoll.whatif.sweep import Sweep, sweep
+from pycoll.whatif.workload import Layer, Workload
 
 __all__ = [
     "Add",
@@ -44,10 +46,12 @@ __all__ = [
     "Flows",
     "Harm",
     "Harms",
+    "Iteration",
     "Late",
     "LateDist",
     "Latency",
     "Lateness",
+    "Layer",
     "Outcome",
     "Oversubscribe",
     "Place",
@@ -59,9 +63,11 @@ __all__ = [
     "Store",
     "Study",
     "Sweep",
+    "Workload",
     "apply",
     "compare",
     "each",
+    "iterate",
     "sweep",
     "time",
 ]

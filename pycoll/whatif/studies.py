@@ -21,7 +21,7 @@ __all__ = ["Store", "Study", "fingerprint"]
 
 Point = dict[str, Any]
 
-_SHORT = 3.0  # seconds that are not worth starting other processes for
+_SHORT = 10.0  # seconds that are not worth starting other processes for
 
 
 def fingerprint(scenario: Scenario, *more: object) -> str:
@@ -113,7 +113,8 @@ class Study:
                 index = waiting.pop(0)
                 began = time.perf_counter()
                 yield index, function(*tasks[index])
-                if self.jobs == 0 and (time.perf_counter() - began) * len(waiting) > _SHORT:
+                seconds = time.perf_counter() - began
+                if self.jobs == 0 and len(waiting) > 2 and seconds * len(waiting) > _SHORT:
                     break
         if not waiting:
             return

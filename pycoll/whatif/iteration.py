@@ -1,0 +1,307 @@
+"""A whole training step on a machine: how long it takes, and how much of the sending is not hidden by
+computing.
+
+    print(iterate("hgx-h100-128-fat", Workload.load("7b")))
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from pycoll.bench.units import format_seconds, format_size
+from pycoll.topology import Topology
+from pycoll.whatif.changes import Change, apply
+from pycoll.whatif.compare import topology_of
+from pycoll.whatif.evaluate import Evaluator, Outcome
+from pycoll.whatif.scenario import Scenario
+from pycoll.whatif.workload import Layer, Workload
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = ["Iteration", "Transfer", "buckets", "iterate"]
+
+#: Above so many ranks a way is simulated once, for the largest size; smaller ones by its latency and bytes.
+_MOST_RANKS = 256
+#: So many sizes are simulated; between them times are interpolated.
+_MOST_SIZES = 8
+
+Clock = Callable[[str, int], float]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A collective of the step: seconds from the step's begin at which it is ready, starts and ends."""
+
+    what: str
+    collective: str
+    bytes: int
+    ready: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """A step's time (s), that of computing alone, and of all collectives; the difference is exposed."""
+
+    workload: str
+    pattern: str
+    machine: str
+    ranks: int
+    time: float
+    compute: float
+    transfers: tuple[Transfer, ...]
+    choices: tuple[Outcome, ...]  # what the collectives were priced by, the largest size last
+
+    @property
+    def communication(self) -> float:
+        """Seconds of all collectives together."""
+        return sum(each.end - each.start for each in self.transfers)
+
+    @property
+    def exposed(self) -> float:
+        """Seconds that the step takes longer than computing alone."""
+        return max(0.0, self.time - self.compute)
+
+    @property
+    def overlap(self) -> float:
+        """The share (0..1) of the communication that computing hides."""
+        return max(0.0, 1 - self.exposed / self.communication) if self.communication else 1.0
+
+    @property
+    def efficiency(self) -> float:
+        """Computing's share of the step: 1 scales perfectly."""
+        return self.compute / self.time if self.time else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON; seconds and bytes."""
+        return {
+            "workload": self.workload,
+            "pattern": self.pattern,
+            "topology": self.machine,
+            "ranks": self.ranks,
+            "time_s": self.time,
+            "compute_s": self.compute,
+            "communication_s": self.communication,
+            "exposed_s": self.exposed,
+            "overlap": self.overlap,
+            "efficiency": self.efficiency,
+            "transfers": [vars(each) for each in self.transfers],
+            "priced_by": [{"size_bytes": each.size, **each.to_dict()} for each in self.choices],
+        }
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=120).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column()
+        sizes = [each.bytes for each in self.transfers]
+        table.add_row("step", f"{self.workload}, {self.pattern}, on {self.machine}, {self.ranks} ranks")
+        table.add_row(
+            "time", f"{format_seconds(self.time)}, of which computing {format_seconds(self.compute)}"
+        )
+        table.add_row(
+            "communication",
+            f"{format_seconds(self.communication)} in {len(sizes):,} collectives of "
+            f"{format_size(min(sizes, default=0))} to {format_size(max(sizes, default=0))}",
+        )
+        table.add_row("exposed", f"{format_seconds(self.exposed)}; {self.overlap:.0%} is hidden by computing")
+        table.add_row("efficiency", f"{self.efficiency:.1%} of a step without communication")
+        for each in self.choices[-1:]:
+            table.add_row(
+                "priced by",
+                f"{each.collective} by {each.way}: {format_seconds(each.time)} for {format_size(each.size)}, "
+                f"{each.share:.0%} of the bound, limited by {each.binding or 'latency'}",
+            )
+        yield table
+
+
+def iterate(
+    machine: Topology | str | PathLike[str],
+    workload: Workload,
+    changes: Iterable[Change] = (),
+    algorithm: str = "auto",
+) -> Iteration:
+    """A step of the workload, every rank of the machine taking part, after the changes.
+
+    Raises what :func:`pycoll.whatif.compare` raises.
+    """
+    scenario = apply(Scenario(topology_of(machine)), changes)
+    needed = _needed(workload)
+    prices = {
+        collective: _Price(Evaluator(scenario), collective, sizes, algorithm)
+        for collective, sizes in needed.items()
+    }
+
+    def clock(collective: str, size: int) -> float:
+        return prices[collective](size)
+
+    run = {"ddp": _ddp, "fsdp": _fsdp, "tp": _tp}[workload.pattern]
+    time, transfers = run(workload, clock)
+    choices = tuple(outcome for price in prices.values() for outcome in price.outcomes)
+    return Iteration(
+        workload.name,
+        workload.pattern,
+        scenario.topology.name,
+        len(scenario.topology.ranks),
+        time,
+        workload.compute,
+        tuple(transfers),
+        choices,
+    )
+
+
+# ---- prices
+
+
+class _Price:
+    """Seconds of a collective by size: simulated at a few sizes, straight lines between them."""
+
+    def __init__(self, evaluator: Evaluator, collective: str, sizes: Sequence[int], algorithm: str) -> None:
+        wanted = sorted(set(sizes))
+        large = len(evaluator.scenario.topology.ranks) > _MOST_RANKS
+        if large:
+            wanted = wanted[-1:]
+        elif len(wanted) > _MOST_SIZES:
+            last = len(wanted) - 1
+            wanted = sorted({wanted[index * last // (_MOST_SIZES - 1)] for index in range(_MOST_SIZES)})
+        ways = evaluator.ways(collective, algorithm)
+        self.outcomes = [evaluator.best_of(ways, collective, size) for size in wanted]
+        self._sizes = [outcome.size for outcome in self.outcomes]
+        self._times = [outcome.time for outcome in self.outcomes]
+        if large:
+            made = self.outcomes[0].composition
+            self._sizes.insert(0, 0)
+            self._times.insert(0, made["overhead"] + made["latency"] + made["arrival"])
+
+    def __call__(self, size: int) -> float:
+        place = bisect.bisect_left(self._sizes, size)
+        if place < len(self._sizes) and self._sizes[place] == size:
+            return self._times[place]
+        low, high = self._sizes[place - 1], self._sizes[place]
+        share = (size - low) / (high - low)
+        return self._times[place - 1] + share * (self._times[place] - self._times[place - 1])
+
+
+def _needed(workload: Workload) -> dict[str, list[int]]:
+    if workload.pattern == "tp":
+        return {"allreduce": [layer.activation for layer in workload.layers if layer.activation]}
+    if workload.pattern == "fsdp":
+        sizes = [layer.bytes for layer in workload.layers if layer.bytes]
+        return {"all_gather": sizes, "reduce_scatter": sizes}
+    return {"allreduce": [size for size, _ in buckets(workload)]}
+
+
+# ---- patterns
+
+
+def buckets(workload: Workload) -> list[tuple[int, tuple[int, ...]]]:
+    """DDP's buckets in the order of backward: bytes, and the indices of the layers whose tensors they hold.
+
+    A bucket closes with the tensor that brings it to its limit (torch's compute_bucket_assignment_by_size).
+    """
+    found: list[tuple[int, tuple[int, ...]]] = []
+    size, layers, limit = 0, [], workload.first_bucket
+    for index in reversed(range(len(workload.layers))):
+        for tensor in reversed(workload.layers[index].tensors):
+            size += tensor
+            layers.append(index)
+            if size >= limit:
+                found.append((size, tuple(dict.fromkeys(layers))))
+                size, layers, limit = 0, [], workload.bucket
+    if size:
+        found.append((size, tuple(dict.fromkeys(layers))))
+    return found
+
+
+def _ddp(workload: Workload, clock: Clock) -> tuple[float, list[Transfer]]:
+    """From the begin of backward to the end of the next forward; in the steady state that is a step."""
+    ready: dict[int, float] = {}
+    now = 0.0
+    for index in reversed(range(len(workload.layers))):
+        now += workload.layers[index].backward
+        ready[index] = now
+    waiting = [(max(ready[index] for index in layers), size, layers) for size, layers in buckets(workload)]
+    transfers = []
+    done: dict[int, float] = {}
+    free = 0.0
+    while waiting:
+        free = max(free, min(at for at, _, _ in waiting))
+        able = [each for each in waiting if each[0] <= free]
+        chosen = min(able, key=lambda each: min(each[2])) if workload.order == "priority" else able[0]
+        waiting.remove(chosen)
+        at, size, layers = chosen
+        end = free + clock("allreduce", size)
+        names = [workload.layers[index].name for index in (layers[0], layers[-1])]
+        transfers.append(Transfer(" to ".join(dict.fromkeys(names)), "allreduce", size, at, free, end))
+        free = end
+        for index in layers:
+            done[index] = max(done.get(index, 0.0), end)
+    barrier = max(done.values(), default=0.0) if workload.order == "fifo" else 0.0
+    now = max(now, barrier) + workload.step
+    for index, layer in enumerate(workload.layers):
+        now = max(now, done.get(index, 0.0)) + layer.forward
+    return now, transfers
+
+
+def _fsdp(workload: Workload, clock: Clock) -> tuple[float, list[Transfer]]:
+    """Gathers go one layer ahead of computing, on one stream with the scatters."""
+    layers = workload.layers
+    transfers: list[Transfer] = []
+    stream = 0.0
+
+    def send(what: str, collective: str, size: int, ready: float) -> float:
+        nonlocal stream
+        if not size:
+            return ready
+        start = max(stream, ready)
+        stream = start + clock(collective, size)
+        transfers.append(Transfer(what, collective, size, ready, start, stream))
+        return stream
+
+    def gathered(
+        order: Sequence[Layer], begin: float, seconds: Callable[[Layer], float], scatter: bool
+    ) -> float:
+        computed = begin
+        here = send(order[0].name, "all_gather", order[0].bytes, begin)
+        for place, layer in enumerate(order):
+            start = max(computed, here)
+            if place + 1 < len(order):
+                here = send(order[place + 1].name, "all_gather", order[place + 1].bytes, start)
+            computed = start + seconds(layer)
+            if scatter:
+                send(layer.name, "reduce_scatter", layer.bytes, computed)
+        return computed
+
+    forward = gathered(layers, 0.0, lambda layer: layer.forward, scatter=False)
+    backward = gathered(layers[::-1], forward, lambda layer: layer.backward, scatter=True)
+    return max(backward, stream) + workload.step, transfers
+
+
+def _tp(workload: Workload, clock: Clock) -> tuple[float, list[Transfer]]:
+    """Attention and feed-forward each end with an allreduce, forward and backward (arXiv 1909.08053)."""
+    now, transfers = 0.0, []
+    passes = [(layer, layer.forward) for layer in workload.layers]
+    passes += [(layer, layer.backward) for layer in reversed(workload.layers)]
+    for layer, seconds in passes:
+        for _ in range(2):
+            now += seconds / 2
+            if layer.activation:
+                end = now + clock("allreduce", layer.activation)
+                transfers.append(Transfer(layer.name, "allreduce", layer.activation, now, now, end))
+                now = end
+    return now + workload.step, transfers
