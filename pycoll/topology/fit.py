@@ -34,7 +34,7 @@ __all__ = ["Fit", "Quality", "fit", "pooled"]
 
 #: What gets less than this share of what was predicted shares something that was not.
 SHARED = 0.85
-#: Figures of one sort that differ by no more than this (a share) are taken to be equal.
+#: Figures of one sort that differ by no more than this (a share), or than each varies, are taken to be equal.
 EQUAL = 0.08
 #: So many times one flow's rate is clearly more than one.
 _SEVERAL = 1.3
@@ -274,8 +274,10 @@ class _Bandwidths:
             at = {"rank": 0, "lane": link.around}.get(link.kind, link.owner)
             depth = len(self.links.chain(at))
             sorts.setdefault((link.kind, depth), []).append(link)
+        spreads = self.matrix.beta_spread[~np.isnan(self.matrix.beta_spread)]
+        varies = float(np.median(spreads)) if len(spreads) else 0.0
         for group in sorts.values():
-            values = pooled([self.capacity[link] for link in group], EQUAL)
+            values = pooled([self.capacity[link] for link in group], max(EQUAL, varies))
             self.capacity |= dict(zip(group, values, strict=True))
 
     def _fill(self) -> None:
