@@ -5,6 +5,7 @@
 #include "algorithms/builder.h"
 #include "algorithms/list.h"
 #include "algorithms/params.h"
+#include "core/error.h"
 #include "topology/cuts.h"
 #include "topology/tree_packing.h"
 
@@ -27,26 +28,35 @@ std::vector<WeightedTree> stars(CollectiveKind kind, int n, int root) {
     std::vector<int> parent(static_cast<size_t>(n), centre);
     parent[static_cast<size_t>(centre)] = top;
     parent[static_cast<size_t>(top)] = -1;
-    trees.push_back({top, parent, parent, 1});
+    const std::vector<int> none;
+    trees.push_back({top, kind == CollectiveKind::Broadcast ? none : parent,
+                     kind == CollectiveKind::Reduce ? none : parent, 1});
   }
   return trees;
 }
 
+constexpr int kMostRanks = 128;
+
 std::vector<WeightedTree> choose_trees(const BuildRequest& request) {
   if (!request.topology || request.ranks < 2) return stars(request.kind, request.ranks, request.root);
+  if (request.ranks > kMostRanks)
+    throw Unsupported("packed_trees takes topologies of up to " + std::to_string(kMostRanks) +
+                      " ranks, not " + std::to_string(request.ranks) +
+                      ": the linear program would take too long; 'hierarchical' takes any number");
   PackingRequest packing;
   packing.kind = request.kind;
   packing.root = request.root;
-  packing.tolerance = number_param(request, "tolerance", 1e-3, 0, 1);
+  packing.tolerance = number_param(request, "tolerance", request.ranks > 64 ? 0.02 : 1e-3, 0, 1);
+  if (request.kind == CollectiveKind::AllReduce) {
+    const CutGraph graph = make_cut_graph(*request.topology);
+    packing.enough = weakest_partition(graph).ratio.value() * graph.unit / 2 * (1 - packing.tolerance);
+  }
   // Transfers that share links share them alike, not as the trees would have it; so trees of direct links,
   // which nothing else passes, keep better to their pace, and are worth a little of the rate.
   constexpr double enough = 0.97;
   packing.direct_links = true;
   TreePacking direct = pack_trees(*request.topology, packing);
-  if (request.kind == CollectiveKind::AllReduce && direct.rate > 0) {
-    const CutGraph graph = make_cut_graph(*request.topology);
-    if (direct.rate >= enough * weakest_partition(graph).ratio.value() * graph.unit / 2) return direct.trees;
-  }
+  if (direct.rate >= enough * packing.enough) return std::move(direct.trees);
   packing.direct_links = false;
   TreePacking all = pack_trees(*request.topology, packing);
   return direct.rate >= enough * all.rate ? std::move(direct.trees) : std::move(all.trees);

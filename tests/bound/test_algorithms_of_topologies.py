@@ -106,6 +106,23 @@ def test_hierarchical_finds_its_levels() -> None:
         assert share(placed, "hierarchical", pieces=24 * 16) > 0.95
 
 
+def test_large_machines() -> None:
+    """Beyond 128 ranks groups are found from what one rank of each sees."""
+    topology = pod(20)
+    order = list(range(160))
+    random.Random(3).shuffle(order)
+    placed = topology.place(order)
+    schedule = pycoll.build("hierarchical", ranks=160, pieces=160, topology=placed)
+    assert schedule.verify().depth == 4
+    host = [placed.nodes[node].name.split(".")[0] for node in placed.ranks]
+    rows = pycoll.build("ring", ranks=160, topology=placed, collective="all_gather").transfers
+    first = rows[rows["piece"] == 0]
+    assert sum(host[t["src"]] != host[t["dst"]] for t in first) <= 20
+    with pytest.raises(pycoll.Unsupported, match="up to 128 ranks, not 160"):
+        pycoll.build("packed_trees", ranks=160, topology=topology)
+    assert pycoll.build("hierarchical", ranks=130, topology=Topology.flat(130, 1e9)).verify().depth == 2
+
+
 def test_hierarchical_with_groups_of_unequal_sizes() -> None:
     whole = pod(3, gpus=4)
     for kept in ([0, 1, 2, 3, 4, 5, 8], [0, 4, 5, 6, 8, 9], [11, 3, 2, 7, 0]):
