@@ -44,6 +44,7 @@ class Selector:
         ranks: how many, where neither topology nor profile says it.
         distance: "near" or "far", between the processors of one host: choose by what was measured so. Groups
             find out by themselves, and hold choices for both.
+        cache: keep simulated choices in a file under the user's cache folder, and use those kept there.
 
     Raises InvalidArgument where they do not go together.
     """
@@ -57,6 +58,7 @@ class Selector:
         *,
         ranks: int | None = None,
         distance: str = "near",
+        cache: bool = False,
     ) -> None:
         counts = {
             "the topology has": None if topology is None else len(topology.ranks),
@@ -86,6 +88,11 @@ class Selector:
         self.model: Model = FlatMemory(fitted, self._state) if topology is None else Network(topology)
         self._from_measured = DecisionTable() if measured is None else measured.decisions()
         self._orders: dict[tuple[str, int], str] = {}
+        self._cache = None
+        if cache and topology is not None:
+            from pycoll.choice_cache import ChoiceCache
+
+            self._cache = ChoiceCache(topology)
         self._choices: dict[tuple[str, int, str, int], Choice] = {}
 
     # Choosing
@@ -120,12 +127,24 @@ class Selector:
             reason = f"quickest of those measured here: {row.reason}"
             return self._choice(collective, row.way, size, dtype, root, "measured", reason)
         ways = candidates.ways(collective, self.ranks, self.topology)
-        best = self.model.best(ways, collective, size, dtype, root)
+        best = self._best(ways, collective, size, dtype, root)
         if best is None:  # ranks share memory, and nothing was measured
             reason = "nothing was measured here yet; it needs one synchronisation where others need several"
             return self._choice(collective, FAST_PATH, size, dtype, root, "rule", reason)
         reason = "no other is predicted to be clearly quicker"
         return self._choice(collective, best, size, dtype, root, "modelled", reason)
+
+    def _best(self, ways: list[str], collective: str, size: int, dtype: str, root: int) -> str | None:
+        """The model's choice; from the cache, where there is one that knows it."""
+        if self._cache is None:
+            return self.model.best(ways, collective, size, dtype, root)
+        known = self._cache.get(collective, size, root)
+        if known in ways:
+            return known
+        best = self.model.best(ways, collective, size, dtype, root)
+        if best is not None:
+            self._cache.put(best, collective, size, root)
+        return best
 
     def _choice(
         self, collective: str, way: str, size: int, dtype: str, root: int, basis: str, reason: str

@@ -10,6 +10,7 @@ namespace pycoll {
 namespace {
 
 constexpr int kEnough = 24;          // calls by which those out of line must outnumber the others
+constexpr double kLasting = 0.1;     // seconds for which they must: less is an interruption
 constexpr double kUnnoticed = 2e-6;  // seconds: what a prediction includes of the caller's own overhead
 constexpr double kBetter = 0.9;      // of the choice's time that another way must take to replace it
 constexpr double kLongestPause = 3600;
@@ -89,9 +90,9 @@ const Plan* Selection::plan(Row& row, int root) {
   return plan.get();  // a schedule of its own has one root; the others go the fast path
 }
 
-bool Selection::timed(Row& row, uint64_t bytes, double seconds) {
+bool Selection::timed(Row& row, uint64_t bytes, double seconds, double seconds_per_tick) {
   if (!row.on_trial) {
-    watch(row, bytes, seconds);
+    watch(row, bytes, seconds, seconds_per_tick);
     return false;
   }
   const size_t ways = row.decision.ways.size();
@@ -100,7 +101,7 @@ bool Selection::timed(Row& row, uint64_t bytes, double seconds) {
   return ++row.trial_calls == ways * (kTrials + 1);
 }
 
-void Selection::watch(Row& row, uint64_t bytes, double seconds) {
+void Selection::watch(Row& row, uint64_t bytes, double seconds, double seconds_per_tick) {
   const double predicted = row.decision.predicted(bytes);
   if (!(predicted > 0) || !(factor_ > 1)) return;
   const double ratio = seconds / predicted;
@@ -110,9 +111,15 @@ void Selection::watch(Row& row, uint64_t bytes, double seconds) {
                 std::memory_order_relaxed);
   const bool slow = ratio > factor_ && seconds - predicted > kUnnoticed;
   const bool fast = ratio * factor_ < 1 && predicted - seconds > kUnnoticed;
+  const bool was_well = row.slow == 0 && row.fast == 0;
   row.slow = std::max(row.slow + (slow ? 1 : -1), 0);
   row.fast = std::max(row.fast + (fast ? 1 : -1), 0);
-  if (std::max(row.slow, row.fast) >= kEnough && ticks() >= row.not_before) row.asks = true;
+  const uint64_t now = ticks();
+  if (was_well) row.ill_since = now;
+  const bool ill = std::max(row.slow, row.fast) >= kEnough &&
+                   static_cast<double>(now - row.ill_since) * seconds_per_tick > kLasting;
+  // A change is looked at again even if all is well: what made the table's choice slow may be over.
+  if ((ill || row.chosen != 0) && now >= row.not_before) row.asks = true;
 }
 
 void Selection::feel_distance(double seconds) {

@@ -36,6 +36,7 @@ class Selection {
     uint32_t calls = 0;
     int slow = 0;  // calls that left the prediction, less those that did not
     int fast = 0;
+    uint64_t ill_since = 0;   // ticks at which the first of them did
     bool asks = false;        // for a trial, in the next call
     double typical = 0;       // time / prediction, following its median
     double pause = 1;         // seconds until the next trial after this one
@@ -77,7 +78,7 @@ class Selection {
   }
   // The time from the last rank's arrival to this rank's end of the call. True when a trial is over: the
   // ranks must then agree on the greatest of their scores, and settle.
-  bool timed(Row& row, uint64_t bytes, double seconds);
+  bool timed(Row& row, uint64_t bytes, double seconds, double seconds_per_tick);
   // How long the last rank's arrival took to be seen on this rank, which was waiting for it; NaN: it was not.
   void feel_distance(double seconds);
   // What this rank tells the others with a call of the row; and what all have told, the same on all ranks.
@@ -102,7 +103,7 @@ class Selection {
   using Entries = std::vector<Entry>;
   static constexpr size_t kKinds = static_cast<size_t>(CollectiveKind::Barrier) + 1;
   static constexpr uint64_t kAlwaysTimed = 16 << 10;  // bytes
-  void watch(Row& row, uint64_t bytes, double seconds);
+  void watch(Row& row, uint64_t bytes, double seconds, double seconds_per_tick);
   const Entries& entries(CollectiveKind kind, DType dtype, Distance distance) const {
     return index_[static_cast<size_t>(kind)][static_cast<size_t>(class_of(dtype))]
                  [static_cast<size_t>(distance)];

@@ -306,7 +306,7 @@ void ShmCommunicator::look_at_time(Selection::Row& row, const CollectiveCall& ca
     selection_.feel_distance(met.seen == 0
                                  ? std::numeric_limits<double>::quiet_NaN()
                                  : static_cast<double>(static_cast<int64_t>(met.seen - met.last)) * tick);
-  if (!selection_.timed(row, table_bytes(call, ranks()), seconds)) return;
+  if (!selection_.timed(row, table_bytes(call, ranks()), seconds, tick)) return;
   // The trial is over, for all ranks at this call. What a way costs the group is what it costs the slowest.
   std::vector<double> scores = selection_.scores(row);
   CollectiveCall agreement;

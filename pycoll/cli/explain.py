@@ -133,4 +133,4 @@ def _selector(
         if not equals:
             raise InvalidArgument(f"--slow {each}: write LINK=FACTOR, such as 'tor0<->tor1=0.5'")
     measured = Profile.load(profile) if profile is not None else None
-    return Selector(machine, measured, pins, deterministic)
+    return Selector(machine, measured, pins, deterministic, cache=True)

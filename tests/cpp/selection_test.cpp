@@ -202,7 +202,7 @@ void slow_choices_are_replaced() {
   run_ranks(
       3,
       [&](Communicator& comm) {
-        for (int call = 1; call <= 200; ++call) {
+        for (int call = 1; call <= 400; ++call) {
           Exchange exchange = allreduce(comm, 6000, call);
           comm.run(exchange.call);
           check(exchange.right(), "every call is right, whatever is tried");

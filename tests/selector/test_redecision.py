@@ -47,7 +47,7 @@ def _check(results):
 
 
 def test_processes_change_to_what_is_quicker_and_rank_0_says_so(on_processes):
-    results = on_processes(2, _train, 120, SLOW, False)
+    results = on_processes(2, _train, 400, SLOW, False)
     _check(results)
     ((level, text), *_), others = results[0][2], results[1][2]
     assert level == "WARNING"
@@ -58,12 +58,12 @@ def test_processes_change_to_what_is_quicker_and_rank_0_says_so(on_processes):
 
 
 def test_threads_change_at_the_same_call_also_in_the_background(on_threads):
-    _check(on_threads(3, _train, 120, SLOW, True))
+    _check(on_threads(3, _train, 400, SLOW, True))
 
 
 def test_a_factor_of_0_means_never(on_threads):
     table = DecisionTable(SLOW.rows, factor=0)
-    for _, changed, messages, row in on_threads(2, _train, 80, table, False):
+    for _, changed, messages, row in on_threads(2, _train, 150, table, False):
         assert changed is None
         assert messages == []
         assert row.way == "ring/40000"

@@ -52,6 +52,21 @@ def test_choices_are_a_function_of_the_arguments_and_cached(racks):
     assert (time.perf_counter() - begin) / 1000 < 20e-6
 
 
+def test_simulated_choices_are_kept_in_a_file_by_machine(racks, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    choice = Selector(racks, cache=True).choose("allreduce", 2**20)
+    (path,) = (tmp_path / "pycoll" / "choices").iterdir()
+    assert json.loads(path.read_text()) == {"allreduce/1048576/0": choice.way}
+    path.write_text(json.dumps({"allreduce/1048576/0": "ring", "allreduce/64/0": "no_such"}))
+    again = Selector(racks, cache=True)
+    assert again.choose("allreduce", 2**20).way == "ring"
+    assert again.choose("allreduce", 64).way != "no_such"
+    Selector(racks.scaled("tor0->tor1", 0.5), cache=True).choose("allreduce", 64)
+    assert len(list((tmp_path / "pycoll" / "choices").iterdir())) == 2  # another machine, another file
+    path.write_text("garbage")
+    assert Selector(racks, cache=True).choose("allreduce", 2**20) == choice
+
+
 def timings(*rows):
     return Profile.of_here(4, [Timing("allreduce", size, "float32", way, s, s, 5) for size, way, s in rows])
 
