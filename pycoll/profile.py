@@ -179,12 +179,23 @@ class Profile:
     def at(self, collective: str, size: int, dtypes: str = "", state: str = "") -> list[Timing]:
         """What was measured at a size, the best first: the fast path, unless another is clearly quicker.
 
-        With `state`, by what was measured in that state of the machine, if anything was.
+        With `state`, by what was measured in that state of the machine, if anything was; without, by how far
+        a way was behind the best one in the state that suits it least.
         """
         rows = [t for t in self._of(collective, dtypes) if t.bytes == size]
         if any(state in t.by_state for t in rows):
             rows = [t for t in rows if state in t.by_state]
-        return sorted(rows, key=lambda t: t.relative_in(state) * (1 - t.margin if t.way == FAST_PATH else 1))
+        states = [state] if state else sorted({each for t in rows for each in t.by_state})
+        best = {s: min((t.relative_in(s) for t in rows if s in t.by_state), default=1.0) for s in states}
+
+        def behind(t: Timing) -> float:
+            if state or not states:
+                lag = t.relative_in(state)
+            else:  # a way without a time in a state left the race there
+                lag = max(t.relative_in(s) / best[s] if s in t.by_state else math.inf for s in states)
+            return lag * (1 - t.margin if t.way == FAST_PATH else 1)
+
+        return sorted(rows, key=lambda t: (behind(t), t.relative_in(state)))
 
     def time(self, collective: str, way: str, size: float, dtypes: str = "", state: str = "") -> float | None:
         """Seconds that a way takes by what was measured of it, between two sizes by a straight line; None

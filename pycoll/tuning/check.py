@@ -50,15 +50,13 @@ def verdicts(profile: Profile, measured: Iterable[Measured]) -> list[Verdict]:
 
 
 def _of_case(profile: Profile, case: Measured) -> Iterator[Verdict]:
-    """A verdict for each state that was seen long enough; one for all together, where the group cannot tell
-    them apart or none was."""
+    """A verdict for each state that was seen long enough; one for all together where none was."""
     counts = {state: list(case.states.values()).count(state) for state in CLEAN}
-    seen = [state for state in CLEAN if counts[state] >= _LEAST_ROUNDS] if profile.tells_distances else []
+    seen = [state for state in CLEAN if counts[state] >= _LEAST_ROUNDS]
     for state in seen:
         yield _verdict(profile, case.in_state(state), state)
     if not seen:
-        most = max(set(case.states.values()), key=list(case.states.values()).count)
-        yield _verdict(profile, case, "" if len(set(case.states.values())) > 1 else most)
+        yield _verdict(profile, case, "")
 
 
 def _verdict(profile: Profile, case: Measured, state: str) -> Verdict:
@@ -68,11 +66,13 @@ def _verdict(profile: Profile, case: Measured, state: str) -> Verdict:
     best = case.best(chosen, leave_out=[AS_CALLED])
     seconds = case.seconds(chosen)
     model = calibration.fit(profile, state)
-    predicted = model.predict(collective, chosen, case.bytes, dtype)
+    # Of a state that the profile has not met at this size it says nothing.
+    met = not state or any(state in timing.by_state for timing in profile.at(collective, case.bytes))
+    predicted = model.predict(collective, chosen, case.bytes, dtype) if met else None
     return Verdict(
         collective,
         case.bytes,
-        state or "both",
+        state or "mixed",
         chosen,
         seconds,
         best,

@@ -24,11 +24,7 @@ def print_profile(profile: Profile, collectives: Sequence[str], console: Console
         shown = _table(f"{collective}, {profile.ranks} ranks", *columns)
         for size in profile.sizes_of(collective):
             measured = profile.at(collective, size)
-            states: list[str] = [
-                each
-                for each in CLEAN
-                if profile.tells_distances and any(each in t.by_state for t in measured)
-            ] or [""]
+            states: list[str] = [each for each in CLEAN if any(each in t.by_state for t in measured)] or [""]
             for number, state in enumerate(states):
                 best, *others = profile.at(collective, size, state=state)
                 ratio = others[0].relative_in(state) / best.relative_in(state) if others else None

@@ -72,8 +72,14 @@ def test_each_state_of_the_machine_has_choices_of_its_own():
         (256, "far"): "direct",  # never measured there: the fast path fits itself to both
     }
     assert "not measured in this state" in table.find("allreduce", 256, distance="far").reason
+    # Who shares a processor cannot tell, and takes what loses least in the state that suits it least.
+    mild = timing(64, "binary_tree", 3.0, by_state={"near": (1.5, 0.75), "far": (4.4, 1.1)})
+    shared = dataclasses.replace(
+        made, machine=dataclasses.replace(machine, cpus=1), timings=(*made.timings, mild)
+    )
+    assert shared.decisions().find("allreduce", 64).way == "binary_tree"
     crowded = dataclasses.replace(made, machine=dataclasses.replace(machine, cpus=1)).decisions()
-    assert {row.distance for row in crowded.rows} == {"any"}  # who shares a processor cannot tell
+    assert {row.distance for row in crowded.rows} == {"any"}
 
 
 def test_ways_far_behind_are_not_worth_trying():

@@ -124,5 +124,10 @@ def test_verdicts_compare_within_rounds_and_with_the_model():
     total = summary([near, far])
     assert (total.median_regret, total.worst_regret) == (pytest.approx(0.25), pytest.approx(0.25))
     assert not total.passed
-    (together,) = verdicts(Profile(dataclasses.replace(machine, cpus=1), 2, tuple(timings)), [fresh])
-    assert together.state == "both"
+    unmet = [dataclasses.replace(t, by_state={"near": (1.8, 1.0)}) for t in timings]
+    near, far = verdicts(Profile(machine, 2, tuple(unmet)), [fresh])
+    assert near.predicted == pytest.approx(1.8)
+    assert far.predicted is None
+    mixed = dataclasses.replace(fresh, states=dict.fromkeys(range(8), "mixed"))
+    (together,) = verdicts(Profile(machine, 2, tuple(timings)), [mixed])
+    assert together.state == "mixed"
