@@ -47,6 +47,7 @@ class Candidate:
     bound_share: float | None = None  #: bound / time: 1 is as fast as any algorithm can be
     binding: str | None = None  #: the link that limits it most
     busy: float | None = None  #: the share of the time in which that link is busy
+    ratio: float | None = None  #: its time / the choice's; where measured, the median of ratios within rounds
     estimated: bool = False  #: `predicted` is only a rough figure: too slow to be worth a simulation
 
     @property
@@ -156,12 +157,10 @@ def _why(explanation: Explanation) -> str:
     others = [each for each in others if each.time is not None and not each.estimated]
     parts = [f"{in_words(choice.way)} runs: {choice.reason}."]
     if first.time is not None and others and choice.basis in ("measured", "modelled"):
-        second = min(others, key=lambda each: each.time or 0.0)
-        assert second.time is not None
+        second = min(others, key=lambda each: each.ratio or float("inf"))
         verb = "takes" if first.measured is not None else "is predicted to take"
-        if second.time >= first.time:
-            ratio = f"{second.time / first.time:.2f} times"
-            parts.append(f"The next, {second.way}, {verb} {format_seconds(second.time)}, {ratio} as long.")
+        if second.ratio is not None and second.ratio >= 1:
+            parts.append(f"The next, {second.way}, {verb} {second.ratio:.2f} times as long.")
     if first.binding is not None:
         busy = "" if first.busy is None else f", which is busy {first.busy:.0%} of the time"
         parts.append(f"What limits it is {first.binding}{busy}.")
@@ -211,7 +210,6 @@ def _table(explanation: Explanation) -> Any:
         if wanted:
             table.add_column(name, justify="left" if name == "limited by" else "right", no_wrap=True)
     table.add_column("times the choice's", justify="right", no_wrap=True)
-    chosen = next(each for each in rows if each.way == explanation.choice.way).time
     for each in rows:
         mine = each.way == explanation.choice.way
         busy = "" if each.busy is None else f" ({each.busy:.0%} busy)"
@@ -223,7 +221,8 @@ def _table(explanation: Explanation) -> Any:
             "of bound": "-" if each.bound_share is None else f"{each.bound_share:.0%}",
             "limited by": "-" if each.binding is None else f"{each.binding}{busy}",
         }
-        ratio = "" if mine or not chosen or each.time is None else f"{each.time / chosen:.2f}"
+        early = "left early" if each.measured is not None else ""
+        ratio = "" if mine else early if each.ratio is None else f"{each.ratio:.2f}"
         label = "direct (the fast path)" if each.way == FAST_PATH else each.way
         way = Text(label, style="bold green" if mine else "")
         wanted_cells = [text for name, text in cells.items() if shown[name]]

@@ -74,8 +74,15 @@ class Timing:
     seconds: float
     relative: float  #: median over rounds of the time / the fast path's in the same round
     rounds: int
+    #: seven rounds of ten had a smaller ratio to the fast path than this; 0 where it is not known
+    mostly: float = 0.0
     #: (seconds, relative) by the machine's state: near, far, unknown; of rounds that were in one throughout
     by_state: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, int, str, str]:
+        """What was measured."""
+        return self.collective, self.bytes, self.dtype, self.way
 
     @property
     def margin(self) -> float:
@@ -162,16 +169,26 @@ class Profile:
     # What follows from it
 
     def merged_with(self, newer: Profile) -> Profile:
-        """Both profiles' timings; of what both measured, the newer one's."""
-
-        def key(timing: Timing) -> tuple[Any, ...]:
-            return timing.collective, timing.bytes, timing.dtype, timing.way
-
-        again = {(t.collective, t.bytes, t.dtype) for t in newer.timings}
-        kept = [t for t in self.timings if key(t)[:3] not in again]
-        return Profile(
-            newer.machine, newer.ranks, (*kept, *newer.timings), newer.version, newer.made, newer.topology
-        )
+        """Both profiles' timings. Of what both measured the newer one's, and the older one's of states of the
+        machine that the newer one did not meet: measuring again completes a profile."""
+        news = {timing.key: timing for timing in newer.timings}
+        met: dict[tuple[str, int, str], set[str]] = {}
+        for timing in newer.timings:
+            met.setdefault(timing.key[:3], set()).update(timing.by_state)
+        kept = []
+        for old in self.timings:
+            states = met.get(old.key[:3])
+            if states is None:
+                kept.append(old)
+                continue
+            unmet = {state: pair for state, pair in old.by_state.items() if state not in states}
+            if old.key in news:
+                now = news[old.key]
+                news[old.key] = replace(now, by_state={**unmet, **now.by_state})
+            elif unmet:
+                kept.append(replace(old, by_state=unmet))
+        timings = (*kept, *news.values())
+        return Profile(newer.machine, newer.ranks, timings, newer.version, newer.made, newer.topology)
 
     def sizes_of(self, collective: str, dtypes: str = "") -> list[int]:
         return sorted({t.bytes for t in self._of(collective, dtypes)})
@@ -193,7 +210,11 @@ class Profile:
                 lag = t.relative_in(state)
             else:  # a way without a time in a state left the race there
                 lag = max(t.relative_in(s) / best[s] if s in t.by_state else math.inf for s in states)
-            return lag * (1 - t.margin if t.way == FAST_PATH else 1)
+            if t.way == FAST_PATH:
+                return lag * (1 - t.margin)
+            # Where ranks share processors the kernel decides in some rounds who wins: once is not enough.
+            doubtful = not self.tells_distances and t.mostly >= 1
+            return math.inf if doubtful else lag
 
         return sorted(rows, key=lambda t: (behind(t), t.relative_in(state)))
 
@@ -210,6 +231,19 @@ class Profile:
                 return t0 + (t1 - t0) * (size - b0) / (b1 - b0)
         b1, t1 = points[-1]
         return t1 * size / b1
+
+    def relative(
+        self, collective: str, way: str, size: int, dtypes: str = "", state: str = ""
+    ) -> float | None:
+        """A way's time / the fast path's, at the measured size nearest to `size`; None where it was not run,
+        or left the race early."""
+        sizes = self.sizes_of(collective, dtypes)
+        if not sizes:
+            return None
+        nearest = min(sizes, key=lambda each: abs(math.log(each / max(size, 1))))
+        rows = self.at(collective, nearest, dtypes, state)
+        found = [t for t in rows if t.way == way and 2 * t.rounds > max(r.rounds for r in rows)]
+        return found[0].relative_in(state) if found else None
 
     @property
     def tells_distances(self) -> bool:

@@ -253,13 +253,16 @@ class Selector:
                     bound.seconds / time if bound is not None and time else None,
                     prediction and prediction.binding,
                     prediction and prediction.busy,
+                    self._ratio(way, time, choice, collective, size, dtype),
                     bool(prediction and prediction.estimated),
                 )
             )
         unknown = [row.way for row in rows if row.time is None and row.way != choice.way]
         kept = [row for row in rows if row.way not in unknown]
         infinity = float("inf")
-        kept.sort(key=lambda row: (row.way != choice.way, row.estimated, row.time or infinity))
+        kept.sort(
+            key=lambda row: (row.way != choice.way, row.estimated, row.ratio or infinity, row.time or 0)
+        )
         return Explanation(
             collective,
             size,
@@ -272,6 +275,24 @@ class Selector:
             tuple(self._flips(choice, collective, size, dtype, root, [row.way for row in kept])),
             tuple(self._notes(unknown, choice, collective, size, dtype)),
         )
+
+    def _ratio(
+        self,
+        way: str,
+        time: float | None,
+        choice: Choice,
+        collective: str,
+        size: int,
+        dtype: str,
+    ) -> float | None:
+        if self._time(collective, choice.way, size, dtype) is not None and self.measured is not None:
+            of_two = [
+                self.measured.relative(collective, each, size, dtype_class(dtype), self._state)
+                for each in (way, choice.way)
+            ]
+            return of_two[0] / of_two[1] if of_two[0] is not None and of_two[1] is not None else None
+        chosen = choice.measured or choice.predicted
+        return time / chosen if time is not None and chosen else None
 
     def _flips(
         self, choice: Choice, collective: str, size: int, dtype: str, root: int, ways: list[str]

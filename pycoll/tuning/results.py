@@ -39,10 +39,10 @@ class Measured:
             self.wrong,
         )
 
-    def ratio(self, way: str, to: str) -> float:
-        """The median over rounds of one way's time / another's."""
+    def ratio(self, way: str, to: str, quantile: float = 0.5) -> float:
+        """The median (or another quantile) over rounds of one way's time / another's."""
         mine, other = self.rounds[way], self.rounds[to]
-        return float(np.median([mine[r] / other[r] for r in mine if r in other]))
+        return float(np.quantile([mine[r] / other[r] for r in mine if r in other], quantile))
 
     def seconds(self, way: str) -> float:
         return float(np.median(list(self.rounds[way].values())))
@@ -70,6 +70,7 @@ class Measured:
                 self.seconds(way),
                 self.ratio(way, FAST_PATH),
                 len(taken),
+                self.ratio(way, FAST_PATH, quantile=0.7),
                 by_state,
             )
 

@@ -78,6 +78,8 @@ def test_each_state_of_the_machine_has_choices_of_its_own():
         made, machine=dataclasses.replace(machine, cpus=1), timings=(*made.timings, mild)
     )
     assert shared.decisions().find("allreduce", 64).way == "binary_tree"
+    lucky = dataclasses.replace(shared, timings=(*made.timings, dataclasses.replace(mild, mostly=1.2)))
+    assert lucky.decisions().find("allreduce", 64).way == "direct"
     crowded = dataclasses.replace(made, machine=dataclasses.replace(machine, cpus=1)).decisions()
     assert {row.distance for row in crowded.rows} == {"any"}
 
@@ -88,11 +90,22 @@ def test_ways_far_behind_are_not_worth_trying():
 
 
 def test_files_round_trip_and_newer_timings_replace_older_ones(tmp_path):
-    old = profile(timing(64, "direct", 1.0, by_state={"near": (0.5, 1.0)}), timing(256, "direct", 2.0))
-    new = profile(timing(256, "ring", 3.0))
+    old = profile(
+        timing(64, "direct", 1.0, by_state={"near": (0.5, 1.0)}),
+        timing(256, "direct", 2.0),
+        timing(1024, "direct", 5.0, by_state={"near": (4.0, 1.0), "far": (6.0, 1.0)}),
+        timing(1024, "ring", 5.0, by_state={"far": (3.0, 0.5)}),
+        timing(1024, "binary_tree", 5.0, by_state={"near": (3.0, 0.5)}),
+    )
+    new = profile(timing(256, "ring", 3.0), timing(1024, "direct", 4.5, by_state={"near": (4.1, 1.0)}))
     path = tmp_path / "folder" / "profile.json"
     old.merged_with(new).save(path)
-    assert Profile.load(path).timings == (old.timings[0], new.timings[0])
+    assert Profile.load(path).timings == (
+        old.timings[0],
+        old.timings[3],  # of the state that was not met again
+        new.timings[0],
+        dataclasses.replace(new.timings[1], by_state={"near": (4.1, 1.0), "far": (6.0, 1.0)}),
+    )
 
 
 @pytest.mark.parametrize(

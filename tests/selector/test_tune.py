@@ -109,7 +109,9 @@ def test_verdicts_compare_within_rounds_and_with_the_model():
     }
     fresh = Measured(Case("allreduce", 64), 64, rounds, states, 0)
     timings = [
-        Timing("allreduce", size, "float32", "direct", 2.0, 1.0, 5, {"near": (1.8, 1.0), "far": (6.6, 1.0)})
+        Timing(
+            "allreduce", size, "float32", "direct", 2.0, 1.0, 5, 1.0, {"near": (1.8, 1.0), "far": (6.6, 1.0)}
+        )
         for size in (16, 64, 256)
     ]
     machine = dataclasses.replace(Machine.here(), cpus=2, quota=None)
