@@ -66,6 +66,8 @@ def _time(before: Outcome, after: Outcome) -> str:
     spans = f"{format_seconds(before.time)} -> {format_seconds(after.time)}"
     if abs(ratio - 1) < _SAME:
         return f"nothing changes ({spans})"
+    if ratio >= 3:
+        return f"{ratio:.3g} times as long ({spans})"
     return f"{'slower' if ratio > 1 else 'faster'} by {abs(ratio - 1):.1%} ({spans})"
 
 
