@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "torch/allocation.h"
 #include "torch/bootstrap.h"
 #include "torch/launch.h"
 #include "torch/work.h"
@@ -88,7 +89,7 @@ class Backend final : public c10d::Backend {
   // Leaves the group, after a short while for works that are still under way.
   void shutdown() override;
 
-  // allocation.cpp
+  // allocation.cpp. In the group's shared memory, which is kept for further tensors of the size.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device == -1; }  // the CPU's index
   // Moves the storage, and with it every tensor that shares it, into the group's shared memory, in place, as
@@ -131,6 +132,7 @@ class Backend final : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   KnownPeers::Lesson peers_;
   const Rendezvous rendezvous_;  // where groups made from this one meet
+  std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(communicator_);
   std::shared_ptr<GroupWorks> works_ = std::make_shared<GroupWorks>();
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<AsyncWork> coalescing_;  // collects what is called between start- and endCoalescing

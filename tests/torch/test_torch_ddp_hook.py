@@ -167,11 +167,23 @@ def test_allocate_tensor(ranks):
         with pytest.raises(ValueError, match="negative"):
             backend.allocate_tensor(-1, dtype=torch.float32, device=cpu)
 
+        # What is given up serves again, but never keeps more than was once in use.
         group = dist.new_group(backend="pycoll")
-        tensor = group._get_backend(cpu).allocate_tensor(100_000, dtype=torch.float32, device=cpu)
+
+        def allocate(size):
+            return group._get_backend(cpu).allocate_tensor(size, dtype=torch.float32, device=cpu)
+
+        base = sum(end - begin for begin, end in mappings())
+        tensor = allocate(1_000_000)
+        place = tensor.data_ptr()
+        del tensor
+        tensor = allocate(1_000_000)
+        assert tensor.data_ptr() == place
+        for size in range(1_000_000, 900_000, -10_000):
+            del tensor
+            tensor = allocate(size)
+            assert sum(end - begin for begin, end in mappings()) - base < 4_100_000
         dist.destroy_process_group(group)
-        del group
-        tensor.fill_(1)  # outlives the group
-        assert tensor.sum() == 100_000
+        assert tensor.fill_(1).sum() == tensor.numel()  # it outlives the group
 
     ranks(2, body)
