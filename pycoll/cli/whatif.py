@@ -125,7 +125,8 @@ def whatif(
             "--workload",
             "-w",
             metavar="FILE|MODEL",
-            help="A whole training step: a YAML file (docs/whatif.md), or 1b, 7b, 13b, 70b.",
+            help="A whole training step: a YAML file (docs/whatif.md), 1b, 7b, 13b, 70b, or torch.profiler's "
+            "traces of a job on CPUs: trace0.json,trace1.json.",
             rich_help_panel=_STUDIES,
         ),
     ] = "",
@@ -265,17 +266,34 @@ def _iterations(
     from pycoll.bench.units import format_seconds
     from pycoll.whatif import Workload, iterate
 
-    work = Workload.load(workload)
+    traces = split(workload)
+    measured = None
+    if all(each.endswith((".json", ".json.gz")) for each in traces):
+        from pycoll.whatif.kineto import read_traces
+
+        trace = read_traces(traces)
+        work, measured = trace.workload, trace.measured
+    else:
+        work = Workload.load(workload)
     if pattern:
         work = replace(work, pattern=pattern)
     before = iterate(machine, work, algorithm=algorithm)
     after = iterate(machine, work, changes, algorithm) if changes else None
     if as_json:
         texts = [str(change) for change in changes]
-        out = {"before": before.to_dict(), "changes": texts, "after": after and after.to_dict()}
+        out: dict[str, Any] = {
+            "before": before.to_dict(),
+            "changes": texts,
+            "after": after and after.to_dict(),
+        }
+        out["measured_s"] = measured
         typer.echo(json.dumps(out, indent=1))
         return
     _print(before)
+    if measured is not None:
+        typer.echo(
+            f"\nIn the trace a step takes {format_seconds(measured)} ({before.time / measured - 1:+.1%})."
+        )
     if after is not None:
         typer.echo(f"\nafter {' '.join(map(str, changes))}\n")
         _print(after)

@@ -29,7 +29,7 @@ def ring(ranks: int, rate: float, alpha: float = ALPHA) -> float:
     return 2 * (ranks - 1) * (alpha + SIZE / ranks / rate)
 
 
-@pytest.mark.parametrize("ranks", [4, 8, 16, 64])
+@pytest.mark.parametrize("ranks", [4, 8, 16, 64, 256])
 def test_closed_forms_before_and_after(ranks: int) -> None:
     row = whatif.compare(flat(ranks), [whatif.Slow("*", 0.5)], "allreduce", SIZE, "ring").rows[0]
     assert row.before is not None

@@ -1,0 +1,151 @@
+"""A training step out of torch.profiler's traces: when each bucket was ready, and what was computed
+meanwhile.
+
+    with torch.profiler.profile(record_shapes=True) as profiler: ...  # a few steps under DDP, every rank
+    profiler.export_chrome_trace(f"trace{rank}.json")
+    trace = read_traces(["trace0.json", "trace1.json"]); iterate(machine, trace.workload)
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from os import PathLike, fspath
+from statistics import median
+from typing import Any
+
+from pycoll.errors import InvalidArgument, Unsupported
+from pycoll.whatif.workload import Layer, Workload
+
+__all__ = ["Trace", "read_traces"]
+
+_ELEMENT = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "int": 4, "long int": 8}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A step of a job: what it computes and sends, and the seconds (median) that it really took."""
+
+    workload: Workload
+    measured: float
+    steps: int
+    ranks: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Seconds: forward's; after its end, those at which buckets are ready and backward is over; the rest."""
+
+    forward: float
+    ready: tuple[float, ...]
+    sizes: tuple[int, ...]
+    backward: float
+    rest: float
+    period: float
+
+
+def read_traces(paths: Sequence[str | PathLike[str]]) -> Trace:
+    """The step that the traces of one or several ranks of a job show: a bucket goes when the last rank has
+    it.
+
+    Steps are told by DistributedDataParallel's forward, buckets by the allreduce calls that follow it; the
+    first step, after which DDP makes its buckets anew, and steps with other buckets than the last are left
+    out. Raises InvalidArgument for what is no such trace, Unsupported for one of a GPU's kernels: there the
+    host's times are not those of computing.
+    """
+    if not paths:
+        raise InvalidArgument("give the trace of one rank or more")
+    ranks = [_steps(fspath(path)) for path in paths]
+    sizes = ranks[0][-1].sizes
+    for path, steps in zip(paths, ranks, strict=True):
+        if steps[-1].sizes != sizes:
+            raise InvalidArgument(f"{fspath(path)}: its buckets are not those of {fspath(paths[0])}")
+    alike = [[step for step in steps if step.sizes == sizes] for steps in ranks]
+    ready = [
+        max(median(step.ready[index] for step in steps) for steps in alike) for index in range(len(sizes))
+    ]
+    forward, backward, rest = (
+        max(median(getattr(step, name) for step in steps) for steps in alike)
+        for name in ("forward", "backward", "rest")
+    )
+    layers = []
+    before = 0.0
+    for number, (at, size) in enumerate(zip(ready, sizes, strict=True)):
+        layers.append(Layer(f"bucket{number}", 0.0, max(0.0, at - before), (size,)))
+        before = max(before, at)
+    layers.append(Layer("the rest", forward, max(0.0, backward - before), ()))
+    # A tensor a bucket, each closing at once: they are DDP's own already.
+    workload = Workload("trace", tuple(reversed(layers)), bucket=1, first_bucket=1, step=rest)
+    measured = median(step.period for steps in alike for step in steps)
+    return Trace(workload, measured, min(len(steps) for steps in alike), len(ranks))
+
+
+def _steps(path: str) -> list[_Step]:
+    events = _events(path)
+    if any(event.get("cat") == "kernel" for event in events):
+        raise Unsupported(f"{path} is the trace of a GPU job; only those of jobs on CPUs are read")
+    forwards = [event for event in events if event["name"] == "DistributedDataParallel.forward"]
+    if len(forwards) < 3:
+        raise InvalidArgument(
+            f"{path}: {len(forwards)} forward passes of DistributedDataParallel; trace three steps or more"
+        )
+    elements = {
+        _count(event): _ELEMENT.get(str(event["args"].get("Input type", [""])[0]), 4)
+        for event in events
+        if event["name"].endswith(":all_reduce") and event.get("args", {}).get("Input Dims")
+    }
+    steps = []
+    for here, following in list(pairwise(forwards))[1:]:
+        end, until = here["ts"] + here["dur"], following["ts"]
+        inside = [event for event in events if end <= event["ts"] < until]
+        sent = [event for event in inside if event["name"] == "c10d::allreduce_"]
+        over = [
+            event["ts"] + event["dur"]
+            for event in inside
+            if event["name"].startswith("autograd::engine::evaluate_function")
+        ]
+        if not sent or not over:
+            raise InvalidArgument(
+                f"{path}: a step without a backward pass or allreduce (record_shapes=True?)"
+            )
+        arrived = [event["ts"] + event["dur"] for event in inside if event["name"].endswith(":all_reduce")]
+        quiet = min(until, max([*over, *arrived]))
+        counts = [_count(event) for event in sent]
+        steps.append(
+            _Step(
+                here["dur"] / 1e6,
+                tuple((event["ts"] - end) / 1e6 for event in sent),
+                tuple(count * elements.get(count, 4) for count in counts),
+                (max(over) - end) / 1e6,
+                (until - quiet) / 1e6,
+                (until - here["ts"]) / 1e6,
+            )
+        )
+    return steps
+
+
+def _events(path: str) -> list[dict[str, Any]]:
+    try:
+        with gzip.open(path, "rt") if path.endswith(".gz") else open(path, encoding="utf-8") as file:
+            found = json.load(file)["traceEvents"]
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(f"{path} is no trace of torch.profiler: {error}") from error
+    return sorted((event for event in found if event.get("ph") == "X"), key=lambda event: float(event["ts"]))
+
+
+def _count(event: dict[str, Any]) -> int:
+    """Elements of a call's tensors."""
+    dims = event.get("args", {}).get("Input Dims") or [[]]
+    tensors = dims[0] if dims[0] and isinstance(dims[0][0], list) else [dims[0]]
+    total = 0
+    for shape in tensors:
+        count = 1
+        for side in shape:
+            count *= int(side)
+        total += count
+    return total
