@@ -51,10 +51,12 @@ Selection::Prepared Selection::prepare(DecisionTable table) const {
   for (Decision& decision : table.rows) {
     Row row;
     for (const Way& way : decision.ways) {
+      row.is_fast_path[row.plans.size()] = way.is_fast_path();
       auto& plans = row.plans.emplace_back(is_rooted(decision.kind) ? static_cast<size_t>(ranks_) : 1);
       const int root = way.schedule ? way.schedule->collective.root : 0;
       if (!way.is_fast_path()) plans[static_cast<size_t>(root)] = make_plan_(decision.kind, way, root);
     }
+    row.watched = decision.ways.size() > 1;
     row.decision = std::move(decision);
     prepared.rows.push_back(std::move(row));
   }
@@ -82,8 +84,8 @@ void Selection::adopt(Prepared prepared) {
 
 const Plan* Selection::plan(Row& row, int root) {
   const size_t now = row.way_now();
+  if (row.is_fast_path[now]) return nullptr;
   const Way& way = row.decision.ways[now];
-  if (way.is_fast_path()) return nullptr;
   auto& plans = row.plans[now];
   auto& plan = plans[plans.size() > 1 ? static_cast<size_t>(root) : 0];
   if (!plan && !way.schedule) plan = make_plan_(row.decision.kind, way, root);
@@ -139,7 +141,7 @@ void Selection::heed(Row& row, uint32_t hints) {
   const bool near = (hints & Arrivals::kThinksNear) != 0;
   const bool far = (hints & Arrivals::kThinksFar) != 0;
   if (near != far) distance_.store(far ? Distance::Far : Distance::Near, std::memory_order_relaxed);
-  if ((hints & Arrivals::kAsksForTrial) == 0 || row.on_trial || row.decision.ways.size() < 2) return;
+  if ((hints & Arrivals::kAsksForTrial) == 0 || row.on_trial || !row.watched) return;
   row.on_trial = true;
   row.trial_calls = 0;
   row.asks = false;

@@ -28,21 +28,25 @@ class Selection {
   static constexpr size_t kTrials = 5;  // times that a trial runs each way, after once to warm up
 
   struct Row {
+    // What every call looks at.
+    size_t chosen = 0;                           // of the ways
+    std::array<bool, kMostWays> is_fast_path{};  // by way
+    bool watched = false;                        // there is another way to go
+    bool asks = false;                           // for a trial, in the next call
+    bool on_trial = false;                       // in step on all ranks
+    uint32_t calls = 0;
+
     Decision decision;
     std::vector<std::vector<std::shared_ptr<const Plan>>> plans;  // by way, by root; null: not made yet
-    size_t chosen = 0;                                            // of the ways
 
     // This rank's own watch over the choice.
-    uint32_t calls = 0;
     int slow = 0;  // calls that left the prediction, less those that did not
     int fast = 0;
     uint64_t ill_since = 0;   // ticks at which the first of them did
-    bool asks = false;        // for a trial, in the next call
     double typical = 0;       // time / prediction, following its median
     double pause = 1;         // seconds until the next trial after this one
     uint64_t not_before = 0;  // ticks
     // The trial, in step on all ranks.
-    bool on_trial = false;
     size_t trial_calls = 0;
     std::array<std::array<double, kTrials>, kMostWays> ratios{};
 
@@ -72,9 +76,9 @@ class Selection {
   // What to run now: the choice, or what a trial tries. Null: the fast path.
   const Plan* plan(Row& row, int root);
 
-  // Whether to look at the clock after this call: at every call that takes long, else at every 16th.
+  // Whether to look at the clock after this call: at every call that takes long, else at every 64th.
   static bool is_timed(Row& row, uint64_t bytes) {
-    return row.on_trial || (row.decision.ways.size() > 1 && (row.calls++ % 16 == 0 || bytes >= kAlwaysTimed));
+    return row.watched && (row.calls++ % 64 == 0 || bytes >= kAlwaysTimed || row.on_trial);
   }
   // The time from the last rank's arrival to this rank's end of the call. True when a trial is over: the
   // ranks must then agree on the greatest of their scores, and settle.

@@ -299,7 +299,9 @@ bool ShmCommunicator::all_buffers_are_shared(const CollectiveCall& call, uint64_
 
 void ShmCommunicator::look_at_time(Selection::Row& row, const CollectiveCall& call, const Arrivals::Met& met,
                                    const Deadline& deadline) {
-  const double tick = arrivals_.seconds_per_tick();
+  // The longer the group lives the better it is known; asking costs as much as a look at the clock.
+  if (timed_calls_++ % 256 == 0) seconds_per_tick_ = arrivals_.seconds_per_tick();
+  const double tick = seconds_per_tick_;
   const double seconds = static_cast<double>(ticks() - met.last) * tick;
   // Ranks that share processors see nothing of how far apart those are.
   if (!group_.more_ranks_than_processors())

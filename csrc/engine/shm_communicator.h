@@ -87,6 +87,8 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   shm::Channels channels_;
   Executor executor_;
   Selection selection_;
+  uint32_t timed_calls_ = 0;
+  double seconds_per_tick_ = 0;
   Heap heap_;
   std::shared_ptr<WorkQueue> queue_;
   std::unique_ptr<PointToPoint> point_to_point_;
