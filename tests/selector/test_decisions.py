@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pycoll
@@ -35,6 +35,7 @@ def decisions() -> st.SearchStrategy[Decision]:
     )
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(decisions(), max_size=8))
 def test_merging_keeps_what_counts_at_every_size_and_leaves_no_overlap(rows):
     merged = DecisionTable(rows).merged_with(DecisionTable())
