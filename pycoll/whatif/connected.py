@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from pycoll.topology import Topology
 
-__all__ = ["parts"]
+__all__ = ["parts", "sees"]
 
 
 def parts(topology: Topology) -> list[list[int]]:
-    """The ranks in groups that all reach each other, the largest first.
+    """The ranks in groups that all reach each other, the largest first, as :meth:`pycoll.Topology.parts`."""
+    seen_by = sees(topology)
+    everyone = (1 << len(seen_by)) - 1
+    if all(seen == everyone for seen in seen_by):
+        return [list(range(len(seen_by)))]
+    groups: list[list[int]] = []
+    # Those who see most come first: one that has lost its way out does not take its neighbours with it.
+    for rank in sorted(range(len(seen_by)), key=lambda rank: -seen_by[rank].bit_count()):
+        for group in groups:
+            if all(seen_by[rank] >> other & 1 and seen_by[other] >> rank & 1 for other in group):
+                group.append(rank)
+                break
+        else:
+            groups.append([rank])
+    return sorted((sorted(group) for group in groups), key=len, reverse=True)
 
-    As :meth:`pycoll.Topology.parts`, with one set of bits a node in place of a search a rank.
-    """
+
+def sees(topology: Topology) -> list[int]:
+    """By rank, the ranks that it reaches, itself among them, as the bits of a number."""
     bit = {node: 1 << rank for rank, node in enumerate(topology.ranks)}
     onward: list[list[int]] = [[] for _ in topology.nodes]
     for link in topology.links:
@@ -28,18 +43,4 @@ def parts(topology: Topology) -> list[list[int]]:
             if found != reached[index]:
                 reached[index] = found
                 changed = True
-    sees = [reached[node] | bit[node] for node in topology.ranks]
-    everyone = (1 << len(sees)) - 1
-    if all(seen == everyone for seen in sees):
-        return [list(range(len(sees)))]
-    groups: list[list[int]] = []
-    # Those who see most come first: one that has lost its way out does not take its neighbours with it.
-    for rank in sorted(range(len(sees)), key=lambda rank: -sees[rank].bit_count()):
-        seen = sees[rank]
-        for group in groups:
-            if all(seen >> other & 1 and sees[other] >> rank & 1 for other in group):
-                group.append(rank)
-                break
-        else:
-            groups.append([rank])
-    return sorted((sorted(group) for group in groups), key=len, reverse=True)
+    return [reached[node] | bit[node] for node in topology.ranks]

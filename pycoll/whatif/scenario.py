@@ -97,8 +97,12 @@ class Scenario:
             return
         names = [[self.topology.nodes[self.topology.ranks[rank]].name for rank in part] for part in parts]
         cut_off = [name for part in names[1:] for name in part]
+        seen = connected.sees(self.topology)
+        lost = [rank for part in parts[1:] for rank in part]
+        apart = not any(seen[rank] >> other & 1 for rank in lost for other in parts[0])
+        how = "cut off from" if apart else "without a path to some of"
         raise Disconnected(
-            f"{blame} leaves {short(cut_off)} cut off from {short(names[0])}: no group of all "
+            f"{blame} leaves {short(cut_off)} {how} {short(names[0])}: no group of all "
             f"{len(self.topology.ranks)} ranks can work. Take the smaller part out as well (--remove "
             f"{cut_off[0]}), or break something that has a way around; left are the links "
             f"{short(cables(self.topology))}",

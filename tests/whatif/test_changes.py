@@ -171,6 +171,8 @@ def test_ranks_that_are_cut_off() -> None:
     with pytest.raises(Disconnected) as caught:
         after("hgx-h100-4-rail", whatif.Fail("link:s0.gpu0-s0.nic0"))
     assert caught.value.cut_off == ("s0.gpu0",)
+    with pytest.raises(Disconnected, match=r"leaves gpu1 without a path to some of gpu\[0,2-7\]"):
+        after("mi300x-8", whatif.Fail("gpu0-gpu1"))
     assert hosts(after("two_racks", whatif.Fail("tor0-tor1"), whatif.Remove("tor1"))) == [
         "h0",
         "h1",
