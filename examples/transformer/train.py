@@ -33,9 +33,9 @@ WAYS: dict[str, Callable[[Config, Group], Training]] = {
     "pp-interleaved": partial(Pipeline, interleaved=True),
 }
 
-# How far, relatively, a loss may be from that of one process. Sums in another order differ in their last
-# bits, and each step of training lets that grow.
-TOLERANCE = {"float32": 1e-4, "float64": 1e-11}
+# How far, relatively, a loss may be from that of one process, in the first tens of steps. Sums in another
+# order differ in their last bits; Adam, which divides a gradient by its size, lets that grow step by step.
+TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 
 
 def main() -> None:
@@ -67,13 +67,10 @@ def main() -> None:
             print(f"{size}, {arguments.dtype}\n{alone.report()}", flush=True)
         dist.broadcast(losses_alone, 0)
 
-    for way in WAYS if arguments.parallel == "all" else [arguments.parallel]:
-        backends = ["pycoll", "gloo"] if arguments.compare else [arguments.backend]
-        if way == "ddp-hook":
-            backends = ["pycoll"]
+    for trainings in plan(arguments):
         runs = [
             Run(f"{way} over {backend}", WAYS[way](config, dist.new_group(backend=backend)))
-            for backend in backends
+            for way, backend in trainings
         ]
         train_in_turn(runs, batches)
         for run in runs:
@@ -83,6 +80,17 @@ def main() -> None:
             if losses_alone is not None:
                 run.check(losses_alone, TOLERANCE[arguments.dtype])
     dist.destroy_process_group()
+
+
+def plan(arguments: argparse.Namespace) -> list[list[tuple[str, str]]]:
+    """Ways and backends; those of an inner list are trained in turn, step by step."""
+    if not arguments.compare:
+        return [[(arguments.parallel, arguments.backend)]]
+    plans = {way: [(way, "pycoll"), (way, "gloo")] for way in WAYS}
+    plans["ddp-hook"] = [("ddp", "pycoll"), ("ddp-hook", "pycoll"), ("ddp", "gloo")]
+    if arguments.parallel == "all":
+        return [runs for way, runs in plans.items() if way != "ddp"]  # it goes with ddp-hook
+    return [plans[arguments.parallel]]
 
 
 def train_in_turn(runs: list["Run"], batches: list[Batch]) -> None:
