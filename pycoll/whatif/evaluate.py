@@ -29,7 +29,6 @@ _OF_LARGE = (
     "recursive_halving_doubling",
     "hierarchical",
     "double_binary_tree",
-    "binary_tree",
     "binomial_tree",
 )
 _BUDGET_OF_LARGE = 5_000_000
