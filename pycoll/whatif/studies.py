@@ -111,9 +111,9 @@ class Study:
         if not self.on and self.jobs in (0, 1):
             while waiting:
                 index = waiting.pop(0)
-                began = time.perf_counter()
+                began = time.process_time()
                 yield index, function(*tasks[index])
-                seconds = time.perf_counter() - began
+                seconds = time.process_time() - began
                 if self.jobs == 0 and len(waiting) > 2 and seconds * len(waiting) > _SHORT:
                     break
         if not waiting:
