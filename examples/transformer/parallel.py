@@ -101,9 +101,11 @@ class FullyShardedDataParallel(DataParallel):
         self.group = group
         self.model = new_model(config)
         mesh = mesh_of(group)
-        for block in self.model.layers.values():
-            fully_shard(block, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
+        for part in [*self.model.layers.values(), self.model]:
+            fully_shard(part, mesh=mesh)
+            # FSDP's buffers are then the backend's where it has memory of its own: pycoll's is shared memory,
+            # in which its collectives copy nothing.
+            part.set_allocate_memory_from_process_group_for_comm(True)
         self.optimizer = new_optimizer(self.model)
 
 
