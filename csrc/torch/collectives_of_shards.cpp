@@ -13,6 +13,7 @@ constexpr TorchCall kReduceScatterBase{c10d::OpType::_REDUCE_SCATTER_BASE, "pyco
 constexpr TorchCall kReduceScatterCoalesced{c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
                                             "pycoll:reduce_scatter_tensor_coalesced"};
 constexpr TorchCall kGather{c10d::OpType::GATHER, "pycoll:gather"};
+constexpr TorchCall kGatherSingle{c10d::OpType::GATHER, "pycoll:gather_single"};
 constexpr TorchCall kScatter{c10d::OpType::SCATTER, "pycoll:scatter"};
 
 bool equal_sizes(at::TensorList tensors) {
@@ -195,6 +196,21 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors>& output_lists, Tensors& in
     }
     call.output = launch.write_all(outputs);
     return start(launch, opts.asyncOp, outputs);
+  });
+}
+
+Backend::WorkPtr Backend::gather_single(at::Tensor& output, at::Tensor& input,
+                                        const c10d::GatherOptions& opts) {
+  return translating_errors([&] {
+    Launch launch(kGatherSingle, input);
+    CollectiveCall& call = launch.add(CollectiveKind::Gather, input, size_t(input.numel()), opts.timeout);
+    call.root = root_of(opts.rootRank, launch.what());
+    call.input = launch.read(input);
+    if (call.root != getRank()) return start(launch, opts.asyncOp, {});
+    require_same_dtype(input, output, kGatherSingle);
+    require_numel(output, input.numel() * getSize(), "the output, an input a rank,", kGatherSingle);
+    call.output = launch.write(output);
+    return start(launch, opts.asyncOp, output);
   });
 }
 

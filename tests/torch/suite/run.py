@@ -73,6 +73,10 @@ def main() -> None:
         import torch
         import torch._dynamo  # a rank that needs it has it from here
 
+        if options["backend"] == "pycoll":
+            from pycoll.torch import build
+
+            build.compiled()  # not within a test's time
         torch.set_num_threads(1)
         sys.path.insert(0, str(Path(__file__).parent))  # PYTHONSAFEPATH leaves it out
         from adapted import DistributedSuite
