@@ -277,8 +277,9 @@ void Courier::end_late(MessageWork& work, const std::string& what) {
   else
     text += "rank " + std::to_string(peer) + " (pid " + std::to_string(group_.control(peer).pid) +
             ") has not " + (work.request.sends ? "received" : "sent") + " all of it";
-  group_.fail(shm::FailureKind::Timeout,
-              text + ". The group is no longer usable; if that rank is merely slow, a longer timeout will do.");
+  group_.fail(
+      shm::FailureKind::Timeout,
+      text + ". The group is no longer usable; if that rank is merely slow, a longer timeout will do.");
   try {
     group_.throw_failure();
   } catch (...) {
