@@ -84,10 +84,11 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 c10::intrusive_ptr<AsyncWork> Backend::new_work(const Launch& launch, bool awaited) {
-  return c10::make_intrusive<AsyncWork>(getRank(), launch, communicator_->sequence(), works_, awaited);
+  return c10::make_intrusive<AsyncWork>(getRank(), launch, called_, works_, awaited);
 }
 
 Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList results) {
+  ++called_;
   if (!async && !coalescing_) {
     std::optional<ProfiledCall> record;
     if (at::hasCallbacks()) record.emplace(getRank(), launch);

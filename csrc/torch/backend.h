@@ -86,7 +86,7 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // the engine counts by itself
-  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence(); }
+  uint64_t getSequenceNumberForGroup() override { return called_; }
   void abort() override;
   // Leaves the group, after a short while for works that are still under way.
   void shutdown() override;
@@ -142,6 +142,8 @@ class Backend final : public c10d::Backend {
   std::atomic<uint64_t> monitored_barriers_{0};
   int splits_ = 0;
   std::map<std::string, int> shrinks_;  // by the ranks that stayed
+  // Collectives that were called, which all ranks count alike; the engine's own number moves as they run.
+  std::atomic<uint64_t> called_{0};
   std::atomic<bool> left_{false};
   const int process_;  // a forked child has no part in the group
 };
