@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
+import hypothesis
 import pytest
 
 import pycoll
@@ -15,6 +16,12 @@ import pycoll
 from .python.job import Job
 
 os.environ.setdefault("PYCOLL_PROFILE", "none")  # a tuned machine must not make tests differ
+
+# A run is judged by what it finds and not by how long a busy machine takes, and one commit gets one verdict.
+# HYPOTHESIS_PROFILE=explore looks at other examples each time.
+hypothesis.settings.register_profile("pycoll", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "pycoll"))
 
 TIMEOUT = 30.0  # seconds for a collective; far more than any takes, far less than a hang
 DEADLINE = 100.0
