@@ -102,13 +102,11 @@ def test_a_factor_of_one_or_less_is_refused():
         DecisionTable(factor=1.0)
 
 
-@pycoll.algorithm(collectives=["allreduce"], name="test_star")
-def star(ranks, pieces):
-    for piece in range(pieces):
-        for rank in range(1, ranks):
-            yield rank - 1, rank, 0, piece, True
-        for rank in range(1, ranks):
-            yield ranks, 0, rank, piece, False
+def star(ranks):
+    """A schedule that no algorithm of the registry builds."""
+    rows = [(rank - 1, rank, 0, 0, True) for rank in range(1, ranks)]
+    rows += [(ranks, 0, rank, 0, False) for rank in range(1, ranks)]
+    return pycoll.Schedule.from_transfers(rows, collective="allreduce", ranks=ranks, algorithm="star")
 
 
 def _chosen(comm, count):
@@ -116,7 +114,7 @@ def _chosen(comm, count):
 
 
 def test_groups_follow_an_installed_table(on_threads):
-    schedule = pycoll.build("test_star", ranks=3)
+    schedule = star(3)
     table = DecisionTable(
         [Decision("allreduce", 0, 4096, "ring/6"), Decision("allreduce", 4096, None, "@mine", reason="mine")],
         {"mine": schedule},
