@@ -6,8 +6,6 @@ print(compare("two_racks", [Slow("tor0-tor1", 0.5)], "allreduce", ["1MiB", "256M
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -15,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from pycoll.bench.units import parse_sizes
 from pycoll.bench.workload import COLLECTIVES
-from pycoll.errors import InvalidArgument, Unsupported
+from pycoll.errors import InvalidArgument
 from pycoll.topology import Topology
 from pycoll.whatif.changes import Change, Spread, apply
 from pycoll.whatif.evaluate import Evaluator, Outcome
+from pycoll.whatif.result import Result
 from pycoll.whatif.scenario import Scenario
 from pycoll.whatif.story import what_happened
 
 if TYPE_CHECKING:
-    import pandas
     from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Comparison", "Row", "compare", "sizes_of", "time", "topology_of"]
@@ -61,7 +59,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Result):
     """What changes do to a collective: a row a size. Prints as a table with a sentence on every size."""
 
     collective: str
@@ -108,21 +106,6 @@ class Comparison:
                 found.append(head | values | {f"{name}_s": made.get(name) for name in _MADE})
         return found
 
-    def to_csv(self) -> str:
-        """:meth:`flat` as CSV, with a header."""
-        return csv_text(self.flat())
-
-    def to_frame(self) -> pandas.DataFrame:
-        """:meth:`flat` as a pandas data frame. Raises Unsupported where pandas is not installed."""
-        return frame(self.flat())
-
-    def __str__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(file=text, width=160).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from pycoll.whatif.tables import comparison_table
 
@@ -130,25 +113,6 @@ class Comparison:
 
 
 _MADE = ("arrival", "overhead", "bandwidth", "latency", "addition")
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Dicts of the same keys as CSV."""
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()
-
-
-def frame(rows: Sequence[dict[str, Any]]) -> pandas.DataFrame:
-    """Dicts as a data frame; Unsupported where pandas is not installed."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise Unsupported("data frames need pandas: pip install pandas") from error
-    return pandas.DataFrame(rows)
 
 
 def topology_of(machine: Topology | str | PathLike[str]) -> Topology:

@@ -5,7 +5,6 @@ print(each("hgx-h100-128-rail", "link", "allreduce", "256MiB"))
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,16 +15,16 @@ from pycoll import candidates
 from pycoll.errors import Error, InvalidArgument, TopologyError
 from pycoll.topology import Topology
 from pycoll.whatif.changes import Change, Fail, apply
-from pycoll.whatif.compare import check_collective, csv_text, frame, sizes_of, topology_of
+from pycoll.whatif.compare import check_collective, sizes_of, topology_of
 from pycoll.whatif.evaluate import Evaluator, Outcome, outcome_from
 from pycoll.whatif.names import cables, short
+from pycoll.whatif.result import Result
 from pycoll.whatif.scenario import Disconnected, Scenario
 from pycoll.whatif.studies import Study, fingerprint
 from pycoll.whatif.symmetry import cable_classes, colours, node_classes
 from pycoll.whatif.tiers import groups
 
 if TYPE_CHECKING:
-    import pandas
     from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Harm", "Harms", "each"]
@@ -72,7 +71,7 @@ class Harm:
 
 
 @dataclass(frozen=True)
-class Harms:
+class Harms(Result):
     """Classes of links, nodes or switches, the most harmful first. Prints as a table."""
 
     kind: str
@@ -127,21 +126,6 @@ class Harms:
             }
             for row in self.rows
         ]
-
-    def to_csv(self) -> str:
-        """:meth:`flat` as CSV."""
-        return csv_text(self.flat())
-
-    def to_frame(self) -> pandas.DataFrame:
-        """:meth:`flat` as a pandas data frame. Raises Unsupported where pandas is not installed."""
-        return frame(self.flat())
-
-    def __str__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(file=text, width=160).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from pycoll.whatif.tables import harm_table

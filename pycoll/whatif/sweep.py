@@ -5,7 +5,6 @@ print(sweep("hgx-h100-4-fat", "oversubscribe=1..8", "allreduce", "64MiB"))
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,14 +17,14 @@ from pycoll.errors import Error, InvalidArgument, TopologyError
 from pycoll.topology import Topology
 from pycoll.topology.units import format_time, parse_time
 from pycoll.whatif.changes import Busy, Change, Flows, Late, Latency, Oversubscribe, Slow, apply
-from pycoll.whatif.compare import check_collective, csv_text, frame, sizes_of, topology_of
+from pycoll.whatif.compare import check_collective, sizes_of, topology_of
 from pycoll.whatif.evaluate import Evaluator, Outcome, outcome_from
 from pycoll.whatif.parsing import factor
+from pycoll.whatif.result import Result
 from pycoll.whatif.scenario import Scenario
 from pycoll.whatif.studies import Study, fingerprint
 
 if TYPE_CHECKING:
-    import pandas
     from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Axis", "Point", "Sweep", "parse_axis", "sweep"]
@@ -69,7 +68,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Result):
     """A collective over a range of one figure, and where the choice changes. Prints as a table."""
 
     what: str
@@ -110,21 +109,6 @@ class Sweep:
             for point in self.points
             for row in point.algorithms
         ]
-
-    def to_csv(self) -> str:
-        """:meth:`flat` as CSV."""
-        return csv_text(self.flat())
-
-    def to_frame(self) -> pandas.DataFrame:
-        """:meth:`flat` as a pandas data frame. Raises Unsupported where pandas is not installed."""
-        return frame(self.flat())
-
-    def __str__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(file=text, width=160).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from pycoll.whatif.tables import sweep_table
