@@ -15,6 +15,7 @@
 #include "reduce/dtype.h"
 #include "reduce/reduce.h"
 #include "schedule/schedule.h"
+#include "transport/network.h"
 
 namespace pycoll {
 
@@ -32,6 +33,8 @@ struct CommunicatorOptions {
   std::function<void()> interrupted = nullptr;
   std::string decisions = "";  // the group's decision table, as text; rank 0's counts
   std::string rules = "";      // the user's wishes that the table rests on; must be equal on all ranks
+  // How ranks of other hosts are reached; rank, ranks and group are filled in by create().
+  NetworkOptions network = {};
   // Told on rank 0, on a caller's thread, when the group has changed its decisions.
   std::function<void(const std::string&)> log = nullptr;
 };

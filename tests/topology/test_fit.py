@@ -347,6 +347,9 @@ def test_traffic_of_clusters() -> None:
     assert (Flow(0, 2), Flow(1, 3), Flow(2, 4), Flow(3, 5), Flow(4, 0), Flow(5, 1)) in kinds["shift"]
     assert (Flow(0, 2), Flow(1, 4)) in kinds["exodus"]  # to all other clusters in turn
     assert (Flow(2, 0), Flow(4, 1)) in kinds["influx"]
+    flat = list(structured(Cluster((0, 1, 2, 3)), sampled=False))
+    assert ("fan out", (Flow(1, 2), Flow(1, 3), Flow(1, 0))) in flat
+    assert ("fan in", (Flow(2, 1), Flow(3, 1), Flow(0, 1))) in flat
 
 
 @settings(max_examples=30, deadline=None)
