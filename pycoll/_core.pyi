@@ -140,6 +140,11 @@ class Communicator:
         timeout: float,
         decisions: str = "",
         rules: str = "",
+        towards: str = "",
+        interface: str = "",
+        lanes: int = 1,
+        silence: float = 4.0,
+        connect_timeout: float = 30.0,
     ) -> Communicator: ...
     @property
     def rank(self) -> int: ...

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from pycoll import _buffers, _core
 from pycoll._calls import Duration, Op, op_and_factor, seconds
+from pycoll._network import Settings, settings
 from pycoll.errors import Aborted, InvalidArgument, Mismatch, PeerLost, Timeout
 
 if TYPE_CHECKING:
@@ -59,18 +60,21 @@ class Group:
         timeout: Duration = 300.0,
         decisions: DecisionTable | None = None,
         rules: str = "",
+        network: Settings | None = None,
     ) -> _Self:
         """Makes a group with any means to meet: `all_gather` gets this rank's bytes and returns all ranks',
         by rank.
 
         Called by all ranks alike. `pycoll.init` is this with a ready-made way to meet. `decisions`: the table
         that the group begins with; rank 0's counts. `rules`: any text that must be the same on all ranks.
+        `network`: how other hosts are reached; default: what the environment says.
         """
         limit = seconds(timeout)
         if limit is None:
             raise InvalidArgument(f"{group}: timeout must be a number of seconds or a timedelta")
         table = decisions.to_text() if decisions is not None else ""
-        core = _core.Communicator.create(rank, ranks, all_gather, group, limit, table, rules)
+        reach = settings(os.environ.get("MASTER_ADDR", ""), limit) if network is None else network
+        core = _core.Communicator.create(rank, ranks, all_gather, group, limit, table, rules, *reach)
         return cls(core, group, limit)
 
     # What it is

@@ -6,21 +6,15 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from pycoll import _selection, _tcp
+from pycoll import _network, _selection, _tcp, launchers
 from pycoll._calls import Duration, seconds
 from pycoll._rendezvous import Alone, Lasting, Rendezvous, StoreRendezvous
 from pycoll.communicator import Communicator
 from pycoll.errors import Error, InvalidArgument, Timeout
-
-#: Launchers that set none of RANK and WORLD_SIZE but number their processes all the same.
-_OTHER_LAUNCHERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
 
 
 class _Defaults(threading.local):
@@ -48,10 +42,13 @@ def init(
 ) -> Communicator:
     """Makes a group of all ranks that call this alike, and returns this rank's communicator of it.
 
-    Without further arguments the environment says who is who, as torchrun sets it: RANK, WORLD_SIZE,
-    MASTER_ADDR, MASTER_PORT (mpirun's own numbers are understood too, where an address is given). A process
-    for which no launcher has set anything is a group of one rank. No torch is needed, except under torchrun,
-    whose agent keeps a torch store at that address.
+    Without further arguments the environment says who is who, on one host or many, as torchrun, Slurm's srun
+    and the MPI launchers set it (docs/hosts.md has the variables): RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+    before all others. A process for which no launcher has set anything is a group of one rank. No torch is
+    needed, except under torchrun, whose agent keeps a torch store at that address.
+
+    PYCOLL_IFNAME pins the network interface, PYCOLL_LANES the number of connections a pair of ranks,
+    PYCOLL_SILENCE the seconds without a sign of life after which a peer on another host is lost.
 
     Args:
         timeout: seconds (or a timedelta) that a collective may take, and making the group too.
@@ -69,7 +66,8 @@ def init(
     The first group that a process makes is its default one, until it is closed: `pycoll.empty` uses it.
 
     Raises:
-        InvalidArgument: the environment is incomplete, or the arguments do not go together.
+        InvalidArgument: the environment is incomplete, contradicts itself or holds a setting that makes no
+            sense, or the arguments do not go together.
         Timeout: not all ranks came in time; the text names those that did not, and what was tried.
         PeerLost, Aborted: another rank died, or raised, while the group was made; the text names it.
     """
@@ -81,13 +79,16 @@ def init(
     if address is not None and store is not None:
         raise InvalidArgument("init: give address or store, not both")
     if rank is None or ranks is None:
-        rank, ranks, found = _from_environment(os.environ)
+        here = launchers.place()
+        rank, ranks = here.rank, here.ranks
         if address is None and store is None and ranks > 1:
-            address, store = found, _torch_store(rank, ranks, limit)
+            address = launchers.meeting_point(here)
+            store = _torch_store(rank, ranks, limit)
     if ranks < 1 or not 0 <= rank < ranks:
         raise InvalidArgument(f"init: rank {rank} of {ranks} ranks: ranks go from 0 to ranks - 1")
+    network = _network.settings(_network.host_of(address) or os.environ.get("MASTER_ADDR", ""), limit)
     meeting = _rendezvous(rank, ranks, group, limit, address, store)
-    communicator = make(meeting, rank, ranks, group, limit, profile, deterministic)
+    communicator = make(meeting, rank, ranks, group, limit, profile, deterministic, network)
     current = _Defaults.of_process
     if current is None or current.closed:
         _Defaults.of_process = communicator
@@ -123,12 +124,13 @@ def make(
     timeout: float,
     profile: Any = None,
     deterministic: bool | None = None,
+    network: _network.Settings | None = None,
 ) -> Communicator:
     """A communicator by way of a rendezvous. A failure here is told to the other ranks at once."""
     meeting = Lasting(meeting)
     try:
         decisions, rules = _selection.begin(rank, ranks, profile, deterministic)
-        return Communicator.create(rank, ranks, meeting.all_gather, group, timeout, decisions, rules)
+        return Communicator.create(rank, ranks, meeting.all_gather, group, timeout, decisions, rules, network)
     except BaseException as error:
         meeting.fail(f"{type(error).__name__}: {error}")
         raise
@@ -150,42 +152,6 @@ def _rendezvous(
             'address="host:port" or store='
         )
     return _tcp.meet(address, rank, ranks, group, timeout)
-
-
-def _from_environment(environment: Mapping[str, str]) -> tuple[int, int, str | None]:
-    """(rank, ranks, address) as a launcher set them; one rank alone where none did."""
-    host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-    address = f"{host}:{port}" if host and port else None
-    for rank_name, ranks_name in (("RANK", "WORLD_SIZE"), *_OTHER_LAUNCHERS):
-        present = [name for name in (rank_name, ranks_name) if environment.get(name)]
-        if not present:
-            continue
-        if len(present) == 1:
-            missing = ranks_name if present[0] == rank_name else rank_name
-            raise InvalidArgument(
-                f"init: the environment has {present[0]} but not {missing}: set both, or start with "
-                "torchrun, or use "
-                "pycoll.spawn"
-            )
-        rank, ranks = _number(environment, rank_name), _number(environment, ranks_name)
-        if ranks > 1 and address is None:
-            missing = " and ".join(n for n in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(n))
-            raise InvalidArgument(
-                f"init: the environment has {rank_name} and {ranks_name}={ranks} but not {missing}: set the "
-                "host and "
-                "port at which rank 0 can be reached, such as MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
-            )
-        return rank, ranks, address
-    return 0, 1, None
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environment[name])
-    except ValueError:
-        raise InvalidArgument(
-            f"init: the environment has {name}={environment[name]!r}, which is no number"
-        ) from None
 
 
 def _namespace(group: str, rank: int) -> str:

@@ -158,8 +158,15 @@ class PyCommunicator {
 
   static std::unique_ptr<PyCommunicator> create(int rank, int ranks, const py::function& all_gather,
                                                 const std::string& group, double timeout,
-                                                const std::string& decisions, const std::string& rules) {
+                                                const std::string& decisions, const std::string& rules,
+                                                const std::string& towards, const std::string& interface,
+                                                int lanes, double silence, double connect_timeout) {
     CommunicatorOptions options;
+    options.network.towards = towards;
+    options.network.interface = interface;
+    options.network.lanes = lanes;
+    options.network.silence = from_seconds(silence);
+    options.network.connect_timeout = from_seconds(connect_timeout);
     options.decisions = decisions;
     options.rules = rules;
     options.log = log_warning;
@@ -362,7 +369,9 @@ void bind_communicator(py::module_& module) {
 
   py::class_<PyCommunicator>(module, "Communicator")
       .def_static("create", &PyCommunicator::create, py::arg("rank"), py::arg("ranks"), py::arg("all_gather"),
-                  py::arg("group"), py::arg("timeout"), py::arg("decisions") = "", py::arg("rules") = "")
+                  py::arg("group"), py::arg("timeout"), py::arg("decisions") = "", py::arg("rules") = "",
+                  py::arg("towards") = "", py::arg("interface") = "", py::arg("lanes") = 1,
+                  py::arg("silence") = 4.0, py::arg("connect_timeout") = 30.0)
       .def_property_readonly("rank", [](const PyCommunicator& group) { return group.engine().rank(); })
       .def_property_readonly("ranks", [](const PyCommunicator& group) { return group.engine().ranks(); })
       .def(

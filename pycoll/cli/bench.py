@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -132,7 +131,7 @@ def bench(
 ) -> None:
     """Time collectives, and check every element of every result.
 
-    Starts the ranks itself; under torchrun (RANK and WORLD_SIZE are set) or mpiexec it joins the job instead.
+    Starts the ranks itself; under torchrun, srun or mpirun it joins the job instead, on one host or many.
 
     In each iteration every rank rewrites its buffer, all meet in a barrier, and the call is timed; an
     iteration's time is its *slowest* rank's. Shown are min, median and 99th percentile over iterations,
@@ -181,7 +180,9 @@ def bench(
         timeout=timeout,
     )
     report = _run_bench(options)
-    if int(os.environ.get("RANK", "0")) == 0:
+    from pycoll import launchers
+
+    if launchers.place().rank == 0:
         _deliver(report, json_file, csv_file, plot)
     if not report.succeeded:
         raise typer.Exit(1)
@@ -210,7 +211,7 @@ def _bench_options(
     timeout: float,
 ) -> BenchOptions:
     """Turns words into values, and says at once which of them make no sense."""
-    from pycoll import InvalidArgument, algorithms
+    from pycoll import InvalidArgument, algorithms, launchers
     from pycoll.bench.environment import available_memory, usable_cpus
     from pycoll.bench.options import BenchOptions
     from pycoll.bench.units import format_size, parse_sizes
@@ -235,7 +236,7 @@ def _bench_options(
     if pieces and "auto" in chosen:
         raise InvalidArgument("--pieces needs --algorithm to go with")
     largest = max(parse_sizes(sizes))
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    here = launchers.place().local_ranks or ranks
     if here * largest > (available := available_memory()):
         raise InvalidArgument(
             f"--sizes: {here} ranks with buffers of {format_size(largest)} do not fit in the "
@@ -286,22 +287,23 @@ def _require_suitable(name: str, collectives: list[str], ranks: int) -> None:
 
 def job_size() -> int | None:
     """The number of ranks of the job that this process was started in; None where it is not part of one."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
+    from pycoll import launchers
     from pycoll.bench import mpi_job
 
-    if mpi_job.inside():
-        mpi_job.adopt_environment()
-        return int(os.environ["WORLD_SIZE"])
-    return None
+    here = launchers.place()
+    if not here.launcher:
+        return None
+    mpi_job.load_where_started_by_mpi(here)
+    return here.ranks
 
 
 def _run_bench(options: BenchOptions) -> Report:
     import pycoll
+    from pycoll import launchers
     from pycoll.bench import mpi_job
     from pycoll.bench.runner import join, run_rank
 
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if launchers.place().launcher:
         return join(options)
     if "mpi" in options.peers:
         return mpi_job.run(options)

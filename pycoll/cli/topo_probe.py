@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from pycoll.cli.bench import job_size
+
 if TYPE_CHECKING:
     from pycoll.communicator import Communicator
     from pycoll.topology.fit import Fit
@@ -23,7 +25,7 @@ def probe(
         typer.Option(
             "--ranks",
             "-n",
-            help="Processes to start. Default: one a processor, 2 to 8. Not in a job of torchrun.",
+            help="Processes to start. Default: one a processor, 2 to 8. Not in a launcher's job.",
             show_default=False,
         ),
     ] = None,
@@ -57,8 +59,7 @@ def probe(
 ) -> None:
     """Measure the links between ranks, and fit a topology file to them.
 
-    Starts the ranks itself; under torchrun (RANK and WORLD_SIZE are set) it joins the job instead, on one
-    host or many.
+    Starts the ranks itself; under torchrun, srun or mpirun it joins the job instead, on one host or many.
 
     Measured are latency and bandwidth of every pair **alone**; what pairs get while **all exchange at once**;
     what the ranks of a cluster get that all send out of it, and one rank that sends to several, or receives
@@ -118,8 +119,8 @@ def _measure(ranks: int | None, options: ProbeOptions, timeout: float) -> LinkMa
     from pycoll.bench.environment import usable_cpus
     from pycoll.errors import InvalidArgument
 
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        joined = int(os.environ["WORLD_SIZE"])
+    joined = job_size()
+    if joined is not None:
         if ranks not in (None, joined):
             raise InvalidArgument(f"--ranks {ranks}: this job has {joined} ranks already; leave --ranks out")
         with pycoll.init(timeout=timeout) as comm:

@@ -86,6 +86,7 @@ def tune(
 
         torchrun --nproc-per-node 2 --no-python pycoll tune
     """
+    from pycoll import launchers
     from pycoll.profile import Profile, default_path
 
     names = [*(collectives or []), *split(collective)] or ["allreduce"]
@@ -100,7 +101,7 @@ def tune(
     busy = os.getloadavg()[0]
     measured = _run(options)
     wrong = sum(case.wrong for case in measured)
-    if int(os.environ.get("RANK", "0")) == 0:
+    if launchers.place().rank == 0:
         passed = _check(options, measured, as_json) if check else _keep(options, measured, path, as_json)
         if busy > _QUIET and not as_json:
             typer.secho(
@@ -152,9 +153,10 @@ def _seconds(text: str) -> float:
 
 def _run(options: TuneOptions) -> list[Measured]:
     import pycoll
+    from pycoll import launchers
     from pycoll.tuning.measure import join, run_rank
 
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if launchers.place().launcher:
         return join(options)
     untuned = {"PYCOLL_PROFILE": "none", "PYCOLL_ALGO": ""}
     measured: list[Measured] = pycoll.spawn(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from pycoll import _selection
+from pycoll import _network, _selection
 from pycoll.torch import build
 
 _leaves_at_exit = False
@@ -36,6 +37,7 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
             rules=rules,
             global_ranks=_global_ranks(options),
             new_world=not dist.is_initialized(),
+            **_network.settings(_host_of(options.store), timeout)._asdict(),
         )
     except BaseException as error:
         _tell_others(store, options.group_rank, error)
@@ -50,6 +52,14 @@ def _global_ranks(options: Any) -> list[int]:
     if not dist.is_initialized():  # this group is to be the world
         return list(range(options.group_size))
     return []
+
+
+def _host_of(store: Store) -> str:
+    """The host that all ranks can reach, since its store is there; "" where there is none."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    host = getattr(store, "host", None)  # of a TCPStore
+    return str(host or os.environ.get("MASTER_ADDR", ""))
 
 
 def _keys_of_this_attempt(store: Store, rank: int) -> Store:
