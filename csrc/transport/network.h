@@ -50,7 +50,8 @@ class Network {
 
   // The stream to `destination`. Takes as many of the bytes as go without waiting, perhaps none; what was
   // taken may be overwritten at once. Who was not rid of all offers the rest again, in the same order. What
-  // one call offers arrives undivided by 64-byte alignment: see arrived().
+  // one call offers arrives undivided by 64-byte alignment: see arrived(). To a peer that is lost or has left
+  // nothing goes: ask lost() and left() while waiting.
   virtual size_t send(int destination, std::span<const std::byte> bytes) = 0;
   // What has come from `source` and lies in one piece; may be empty. The bytes of one send() begin aligned to
   // 64 bytes, and if all calls offer whole elements then whole elements never lie apart. `received` gives the
@@ -60,11 +61,12 @@ class Network {
   virtual void received(int source, size_t bytes) = 0;
 
   // A message of at most 1 MiB, queued until it goes; those between two ranks arrive in order, but not in
-  // order with the stream. They are for what is small and must not wait behind bulk data.
+  // order with the stream. They are for what is small and must not wait behind bulk data: they also come
+  // while the receiver takes nothing of the stream. To a peer that is lost or has left they are dropped.
   virtual void post(int destination, std::span<const std::byte> message) = 0;
 
   // Moves what can move, accepts and makes connections, and hands messages that came to `on_message` (which
-  // may post(), not poll()). True: something happened.
+  // may post(), not poll(), nor throw). True: something happened.
   virtual bool poll(OnMessage on_message) = 0;
   // To sleep until poll() has something to do: arm(), and unless it says false (there is something already)
   // poll(2) for this descriptor to become readable.
@@ -79,9 +81,11 @@ class Network {
   // ...
   // "), once that is known; it stays so.
   virtual const std::string* lost(int peer) const = 0;
-  // The peer has left the group in peace. What it sent before can still be received.
+  // The peer has left the group in peace, and all it had sent has come: what arrived() shows can still be
+  // received, and nothing will follow.
   virtual bool left(int peer) const = 0;
-  // Tells those this rank is connected with that it leaves. Then poll() until flushed(), and destroy.
+  // Tells those this rank is connected with that it leaves. Then poll() until flushed(), and destroy. From now
+  // on nothing more is sent, and nobody is lost.
   virtual void leave() = 0;
 
   virtual size_t memory_bytes() const = 0;  // buffers held
