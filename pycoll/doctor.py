@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pycoll.bench import environment
+from pycoll.errors import InvalidArgument
 
 Verdict = Literal["ok", "warning", "problem", "absent"]
 
@@ -26,23 +27,42 @@ class Finding:
     remedy: str = ""
 
 
-def examine() -> list[Finding]:
-    """Looks at everything; takes well under a second, and no look can fail the others."""
-    findings: list[Finding] = []
-    for look in (
+def examine(network_only: bool = False) -> list[Finding]:
+    """Looks at everything; takes well under a second, or a few where a host does not answer, and no look can
+    fail the others."""
+    from pycoll import doctor_network as network
+
+    of_network = (
+        network.settings,
+        network.interfaces,
+        network.host_name,
+        network.meeting_point,
+        network.locked_memory,
+    )
+    everything = (
         _versions,
         _core,
         _processors,
         _distance,
         _memory,
         _limits,
+        *of_network,
         _torch,
         _compiler,
         _mpi,
         _extras,
-    ):
-        findings += _guarded(look)
-    return findings
+    )
+    return [finding for look in (of_network if network_only else everything) for finding in _guarded(look)]
+
+
+def another_speaks_for_this_host() -> bool:
+    """Whether this is a rank of a job whose host has a rank before it."""
+    from pycoll import launchers
+
+    try:
+        return launchers.place().local_rank not in (None, 0)
+    except InvalidArgument:
+        return False  # which examine() reports
 
 
 def _guarded(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

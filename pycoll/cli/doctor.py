@@ -10,8 +10,15 @@ import typer
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    network: Annotated[
+        bool, typer.Option("--network", help="Look only at what jobs of several hosts need.")
+    ] = False,
 ) -> None:
-    """Report on this machine and installation: versions, processors, shared memory, the torch backend.
+    """Report on this machine and installation: versions, processors, shared memory, network, torch backend.
+
+    In a job (`srun pycoll doctor`, `torchrun ... --no-python pycoll doctor`), or with MASTER_ADDR and
+    MASTER_PORT set, it also looks whether the host where the ranks meet can be reached; one rank of each host
+    speaks.
 
     What stands in the way is named with its remedy. Exit code 1 if there is such a problem; warnings leave it
     at 0.
@@ -20,7 +27,9 @@ def doctor(
 
     from pycoll import doctor as doctors
 
-    findings = doctors.examine()
+    if doctors.another_speaks_for_this_host():
+        return
+    findings = doctors.examine(network_only=network)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     else:

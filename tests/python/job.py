@@ -57,8 +57,15 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+def _popen(_: int, command: list[str], **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, **options)
+
+
 class Job:
-    """Started at once. `only` starts some of the ranks; `init=False` calls fn(rank, *args), with no group."""
+    """Started at once. `only` starts some of the ranks; `init=False` calls fn(rank, *args), with no group.
+
+    `popen(rank, command, **options)` starts a rank's process: elsewhere than here, where it is given.
+    """
 
     def __init__(
         self,
@@ -70,7 +77,8 @@ class Job:
         timeout: float = 30.0,
         only: list[int] | None = None,
         init: bool = True,
-        env: dict[str, str] | None = None,
+        env: dict[str, str] | Callable[[int], dict[str, str]] | None = None,
+        popen: Callable[..., subprocess.Popen[str]] = _popen,
     ) -> None:
         self.address = address or free_address()
         self._folder = tempfile.TemporaryDirectory()
@@ -80,11 +88,12 @@ class Job:
             arguments = args if init else (rank, *args)
             source = Path(self._folder.name, f"{rank}.in")
             source.write_bytes(cloudpickle.dumps((fn, arguments, rank, ranks, where, timeout)))
-            self.processes[rank] = subprocess.Popen(
+            self.processes[rank] = popen(
+                rank,
                 [sys.executable, "-c", _PROGRAM, str(source), self._target(rank), ":".join(sys.path)],
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, **((env(rank) if callable(env) else env) or {})},
             )
 
     def _target(self, rank: int) -> str:
