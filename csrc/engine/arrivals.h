@@ -2,6 +2,7 @@
 // call.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/communicator.h"
@@ -9,12 +10,9 @@
 
 namespace pycoll {
 
-// The root in the header of an install(), which is otherwise a barrier.
-inline constexpr int32_t kInstall = -2;
-
 class Arrivals {
  public:
-  explicit Arrivals(shm::Group& group);
+  explicit Arrivals(shm::Group& group) : group_(group) {}
 
   // The caller fills header(sequence) and may put a payload where payload() or the small slot says, before
   // announcing.
@@ -34,28 +32,22 @@ class Arrivals {
   };
   static constexpr uint64_t kHints = 7;  // bits of the time stamp that no clock resolves
 
+  static constexpr uint64_t kDiffer = 0;  // no call has this signature, but for one in 2^64
+
   struct Met {
-    uint64_t last;   // ticks at which the last rank came
-    uint64_t seen;   // ticks at which this rank, waiting for it, saw that; 0: it was not waiting
-    uint32_t hints;  // all ranks'; the same on all ranks
+    uint64_t last;       // ticks at which the last rank came
+    uint64_t seen;       // ticks at which this rank, waiting for it, saw that; 0: it was not waiting
+    uint32_t hints;      // all ranks'; the same on all ranks
+    uint64_t signature;  // of all ranks' calls; kDiffer: they do not fit each other
   };
 
   void announce(uint64_t sequence, uint32_t hints = 0);
-  // Waits for everyone's announcement. Throws Mismatch, on all ranks alike, unless all announced the same
-  // call.
-  Met match(shm::Operation& operation, bool look_at_clock = false);
-
-  std::vector<ArrivalRecord> records() const;
-  double seconds_per_tick() const { return scale_.seconds_per_tick(); }
+  // Waits for everyone's announcement and writes into `log` when each came.
+  Met meet(shm::Operation& operation, std::span<uint64_t> log, bool look_at_clock = false);
+  std::vector<shm::CallHeader> headers(uint64_t sequence) const;  // all ranks', once they have met
 
  private:
-  static constexpr size_t kRecords = 1024;
-  [[noreturn]] void throw_mismatch(uint64_t sequence) const;
-
   shm::Group& group_;
-  TickScale scale_;
-  std::vector<uint64_t> ticks_;  // kRecords rows of ranks
-  std::vector<uint64_t> sequences_;
 };
 
 }  // namespace pycoll

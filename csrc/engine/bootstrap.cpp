@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <optional>
+#include <random>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -14,7 +16,8 @@
 namespace pycoll {
 namespace {
 
-constexpr uint32_t kProtocol = 2;  // of the shared segment; ranks of different builds must not meet in one
+constexpr uint32_t kProtocol =
+    3;  // of the shared segment and of networks; ranks of different builds must not meet
 constexpr size_t kName = 64;
 
 struct Introduction {
@@ -24,9 +27,11 @@ struct Introduction {
   int32_t ranks = 0;
   uint32_t user = 0;
   int32_t pid = 0;
-  uint64_t network_namespace = 0;  // containers of one host share the boot id, not this
+  uint64_t network_namespace = 0;  // containers of one machine share the boot id, not this
+  char boot_id[40] = {};           // machines that are all called localhost share the name, not this
   char host[kName] = {};
-  char socket[kName] = {};  // rank 0's
+  char pretended_host[kName] = {};  // CommunicatorOptions::host
+  char socket[kName] = {};          // rank 0's
   cpu_set_t processors{};
   double quota = 0;  // processors that the control group grants; 0: no limit
 };
@@ -53,10 +58,12 @@ double processor_quota() {
   }
 }
 
-Introduction introduce(int rank, int ranks) {
+Introduction introduce(int rank, int ranks, const CommunicatorOptions& options) {
   Introduction mine;
   mine.rank = rank;
   mine.ranks = ranks;
+  std::strncpy(mine.pretended_host, options.host.c_str(), kName - 1);
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, sizeof mine.boot_id - 1);
   mine.user = ::geteuid();
   mine.pid = ::getpid();
   struct stat info{};
@@ -87,29 +94,189 @@ std::vector<Introduction> read_introductions(const std::vector<std::string>& mes
                             std::to_string(all[r].rank) + " of " + std::to_string(all[r].ranks) +
                             " came in the place of rank " + std::to_string(r) + " of " +
                             std::to_string(ranks) + "; check RANK and WORLD_SIZE");
-    if (all[r].network_namespace != all[0].network_namespace || std::strcmp(all[r].host, all[0].host) != 0)
-      throw Unsupported("group '" + group + "': rank " + std::to_string(r) + " runs on host '" + all[r].host +
-                        "', rank 0 on '" + all[0].host +
-                        "' (or in another container); groups across hosts are not supported yet");
-    if (all[r].user != all[0].user)
-      throw InvalidArgument("group '" + group + "': rank " + std::to_string(r) +
-                            " runs as another user than rank 0");
   }
   return all;
 }
 
+Placement place(const std::vector<Introduction>& all) {
+  std::vector<std::string> keys, names;
+  for (const Introduction& one : all) {
+    keys.push_back(std::string(one.host) + "/" + std::to_string(one.network_namespace) + "/" + one.boot_id +
+                   "/" + one.pretended_host);
+    names.emplace_back(one.pretended_host[0] != 0 ? one.pretended_host : one.host);
+  }
+  return Placement::from(keys, names);
+}
+
+void require_one_user(const std::vector<Introduction>& all, const Host& host, const std::string& group) {
+  const auto user = [&](int rank) { return all[static_cast<size_t>(rank)].user; };
+  for (const int rank : host.ranks)
+    if (user(rank) != user(host.ranks[0]))
+      throw InvalidArgument("group '" + group + "': rank " + std::to_string(rank) +
+                            " runs as another user than rank " + std::to_string(host.ranks[0]) +
+                            " on the same host '" + host.name + "'");
+}
+
 // Ranks pinned to one core each have as many processors as the union of their masks.
-int processors_of(const std::vector<Introduction>& all) {
+int processors_of(const std::vector<Introduction>& all, const Host& host) {
   cpu_set_t together;
   CPU_ZERO(&together);
   double quota = 0;
-  for (const Introduction& one : all) {
+  for (const int rank : host.ranks) {
+    const Introduction& one = all[static_cast<size_t>(rank)];
     CPU_OR(&together, &together, &one.processors);
     if (one.quota > 0) quota = std::max(quota, one.quota);
   }
   const int processors = std::max(1, CPU_COUNT(&together));
   return quota > 0 ? std::min(processors, std::max(1, static_cast<int>(quota))) : processors;
 }
+
+// What a rank tells once it is known that there are several hosts: fields apart by zero bytes. A rank that
+// cannot come says why in `error`.
+struct Invitation {
+  std::string error;
+  std::string socket;    // a leader's: where its host's ranks get their segment
+  std::string network;   // address in it
+  std::string messages;  // likewise
+  std::string key;       // rank 0's
+
+  std::string to_text() const {
+    std::string text;
+    for (const std::string* field : {&error, &socket, &network, &messages, &key}) text += *field + '\0';
+    return text;
+  }
+  static Invitation from_text(const std::string& text) {
+    Invitation invitation;
+    size_t begin = 0;
+    for (std::string* field : {&invitation.error, &invitation.socket, &invitation.network,
+                               &invitation.messages, &invitation.key}) {
+      const size_t end = std::min(text.find('\0', begin), text.size());
+      *field = text.substr(begin, end - begin);
+      begin = std::min(end + 1, text.size());
+    }
+    return invitation;
+  }
+};
+
+uint64_t random_key() {
+  std::random_device random;
+  return static_cast<uint64_t>(random()) << 32 | random();
+}
+
+class Joining {
+ public:
+  Joining(int rank, int ranks, const AllGatherBytes& all_gather, const CommunicatorOptions& options)
+      : rank_(rank),
+        ranks_(ranks),
+        all_gather_(all_gather),
+        options_(options),
+        deadline_(SteadyClock::now() + options.timeout) {}
+
+  Bootstrapped run() {
+    Introduction mine = introduce(rank_, ranks_, options_);
+    // Most groups are on one host: then all is said with the first message.
+    if (rank_ == 0) serve(ranks_);
+    if (server_) std::strncpy(mine.socket, server_->name().c_str(), kName - 1);
+    const std::vector<std::string> messages =
+        all_gather_(std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
+    all_ = read_introductions(messages, ranks_, options_.group);
+    Bootstrapped result;
+    result.placement = place(all_);
+    const Host& host = result.placement.host(rank_);
+    result.patience =
+        shm::Patience::for_ranks(static_cast<int>(host.ranks.size()), processors_of(all_, host));
+    if (result.placement.one_host()) {
+      require_one_user(all_, host, options_.group);
+      result.segment = share(host, all_[0].socket);
+      return result;
+    }
+    // Processes of other hosts may run on the same processors (containers), and networks wake whom they
+    // serve.
+    result.patience = {.spins = std::min(result.patience.spins, 50), .yields = 0};
+    join_hosts(result);
+    return result;
+  }
+
+ private:
+  void serve(int ranks) {
+    segment_ = shm::Segment::create(ranks);
+    server_.emplace(segment_);
+  }
+
+  // This host's segment: its leader serves it to the others.
+  std::shared_ptr<shm::Segment> share(const Host& host, const std::string& socket) {
+    const auto pid = [&](int rank) { return all_[static_cast<size_t>(rank)].pid; };
+    const int leader = host.ranks[0];
+    if (rank_ == leader) {
+      std::vector<bool> served;
+      for (const int rank : host.ranks)
+        served.push_back(pid(rank) == pid(leader));  // threads of this process take the mapping
+      server_->serve(served, deadline_, options_.group);
+      return segment_;
+    }
+    if (pid(rank_) == pid(leader)) {
+      if (auto segment = shm::recall_segment(socket)) return segment;
+      throw Error("group '" + options_.group + "': rank " + std::to_string(leader) +
+                  " is a thread of this process, but its segment is gone");
+    }
+    const auto local = std::find(host.ranks.begin(), host.ranks.end(), rank_) - host.ranks.begin();
+    return shm::fetch_segment(socket, static_cast<int>(local), static_cast<int>(host.ranks.size()), deadline_,
+                              options_.group);
+  }
+
+  void join_hosts(Bootstrapped& result) {
+    const Host& host = result.placement.host(rank_);
+    Invitation mine;
+    std::exception_ptr failure;
+    try {
+      require_one_user(all_, host, options_.group);
+      NetworkOptions network = options_.network;
+      network.rank = rank_;
+      network.ranks = ranks_;
+      network.group = options_.group;
+      network.connect_timeout = std::min<Nanoseconds>(network.connect_timeout, options_.timeout);
+      result.network = open_network(network);
+      result.messages = open_network(network);
+      mine.network = result.network->address();
+      mine.messages = result.messages->address();
+      server_.reset();
+      if (rank_ == host.ranks[0]) {
+        serve(static_cast<int>(host.ranks.size()));
+        mine.socket = server_->name();
+      }
+      if (rank_ == 0) mine.key = std::to_string(random_key());
+    } catch (const std::exception& error) {
+      failure = std::current_exception();
+      mine.error = error.what();
+    }
+    std::vector<Invitation> all;
+    for (const std::string& text : all_gather_(mine.to_text())) all.push_back(Invitation::from_text(text));
+    if (failure) std::rethrow_exception(failure);
+    std::vector<std::string> networks, messages, names;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      if (!all[rank].error.empty())
+        throw PeerLost("group '" + options_.group + "': rank " + std::to_string(rank) + " on host '" +
+                       result.placement.host(static_cast<int>(rank)).name +
+                       "' could not join: " + all[rank].error);
+      networks.push_back(all[rank].network);
+      messages.push_back(all[rank].messages);
+      names.push_back(result.placement.host(static_cast<int>(rank)).name);
+    }
+    const uint64_t key = std::stoull(all[0].key);
+    result.network->meet(networks, names, key);
+    result.messages->meet(messages, names, key + 1);
+    result.segment = share(host, all[static_cast<size_t>(host.ranks[0])].socket);
+  }
+
+  int rank_;
+  int ranks_;
+  const AllGatherBytes& all_gather_;
+  const CommunicatorOptions& options_;
+  SteadyClock::time_point deadline_;
+  std::vector<Introduction> all_;
+  std::shared_ptr<shm::Segment> segment_;
+  std::optional<shm::SegmentServer> server_;
+};
 
 }  // namespace
 
@@ -118,32 +285,7 @@ Bootstrapped join_group(int rank, int ranks, const AllGatherBytes& all_gather,
   if (ranks < 1 || rank < 0 || rank >= ranks)
     throw InvalidArgument("group '" + options.group + "': rank " + std::to_string(rank) + " of " +
                           std::to_string(ranks) + " ranks is impossible");
-  const auto deadline = SteadyClock::now() + options.timeout;
-  Introduction mine = introduce(rank, ranks);
-  std::shared_ptr<shm::Segment> segment;
-  std::optional<shm::SegmentServer> server;
-  if (rank == 0) {
-    segment = shm::Segment::create(ranks);
-    server.emplace(segment);
-    std::strncpy(mine.socket, server->name().c_str(), kName - 1);
-  }
-  const std::vector<std::string> messages =
-      all_gather(std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
-  const std::vector<Introduction> all = read_introductions(messages, ranks, options.group);
-  if (rank == 0) {
-    std::vector<bool> served;
-    for (const Introduction& one : all)
-      served.push_back(one.pid == mine.pid);  // threads of this process take the mapping
-    server->serve(served, deadline, options.group);
-  } else if (all[0].pid == mine.pid) {
-    segment = shm::recall_segment(all[0].socket);
-    if (!segment)
-      throw Error("group '" + options.group +
-                  "': rank 0 is a thread of this process, but its segment is gone");
-  } else {
-    segment = shm::fetch_segment(all[0].socket, rank, ranks, deadline, options.group);
-  }
-  return {std::move(segment), shm::Patience::for_ranks(ranks, processors_of(all))};
+  return Joining(rank, ranks, all_gather, options).run();
 }
 
 std::string confirm_group(int rank, const AllGatherBytes& all_gather, const CommunicatorOptions& options,

@@ -33,6 +33,9 @@ struct CommunicatorOptions {
   std::function<void()> interrupted = nullptr;
   std::string decisions = "";  // the group's decision table, as text; rank 0's counts
   std::string rules = "";      // the user's wishes that the table rests on; must be equal on all ranks
+  // Ranks that give the same text share memory, others do not, even on one machine; "": by host and
+  // container.
+  std::string host = "";
   // How ranks of other hosts are reached; rank, ranks and group are filled in by create().
   NetworkOptions network = {};
   // Told on rank 0, on a caller's thread, when the group has changed its decisions.

@@ -27,81 +27,10 @@ const std::byte* at(const void* buffer, size_t offset) {
 Direct::Direct(shm::Group& group, Arrivals& arrivals)
     : group_(group),
       arrivals_(arrivals),
-      slots_(static_cast<size_t>(group.ranks())),
+      reader_(group.rank(), group.ranks()),
       outputs_(static_cast<size_t>(group.ranks())),
       sources_(static_cast<size_t>(group.ranks())),
-      destinations_(static_cast<size_t>(group.ranks())),
-      factors_(static_cast<size_t>(group.ranks())) {}
-
-Direct::Role Direct::role_of(const CollectiveCall& call) const {
-  const bool root = group_.rank() == call.root;
-  switch (call.kind) {
-    case CollectiveKind::AllReduce:
-      return {.stages = true,
-              .reads = true,
-              .from_root = false,
-              .personalised = false,
-              .reduces = true,
-              .gathers = false};
-    case CollectiveKind::Reduce:
-      return {.stages = !root,
-              .reads = root,
-              .from_root = false,
-              .personalised = false,
-              .reduces = true,
-              .gathers = false};
-    case CollectiveKind::ReduceScatter:
-      return {.stages = true,
-              .reads = true,
-              .from_root = false,
-              .personalised = true,
-              .reduces = true,
-              .gathers = false};
-    case CollectiveKind::AllGather:
-      return {.stages = true,
-              .reads = true,
-              .from_root = false,
-              .personalised = false,
-              .reduces = false,
-              .gathers = true};
-    case CollectiveKind::Gather:
-      return {.stages = !root,
-              .reads = root,
-              .from_root = false,
-              .personalised = false,
-              .reduces = false,
-              .gathers = true};
-    case CollectiveKind::AllToAll:
-      return {.stages = true,
-              .reads = true,
-              .from_root = false,
-              .personalised = true,
-              .reduces = false,
-              .gathers = true};
-    case CollectiveKind::Broadcast:
-      return {.stages = root,
-              .reads = true,
-              .from_root = true,
-              .personalised = false,
-              .reduces = false,
-              .gathers = false};
-    case CollectiveKind::Scatter:
-      return {.stages = root,
-              .reads = true,
-              .from_root = true,
-              .personalised = true,
-              .reduces = false,
-              .gathers = false};
-    case CollectiveKind::Barrier:
-      break;
-  }
-  return {.stages = false,
-          .reads = false,
-          .from_root = false,
-          .personalised = false,
-          .reduces = false,
-          .gathers = false};
-}
+      destinations_(static_cast<size_t>(group.ranks())) {}
 
 bool Direct::fits_payload(const CollectiveCall& call, const Role& role) const {
   const size_t bytes = share_bytes(call);
@@ -110,7 +39,7 @@ bool Direct::fits_payload(const CollectiveCall& call, const Role& role) const {
          round_up(bytes) * static_cast<size_t>(group_.ranks()) <= kSmallSlot;
 }
 
-Direct::Stage Direct::whole(const CollectiveCall& call, const Role& role) const {
+Stage Direct::whole(const CollectiveCall& call, const Role& role) const {
   const size_t bytes = share_bytes(call);
   const bool in_line =
       bytes * (role.personalised ? static_cast<size_t>(group_.ranks()) : 1) <= kInlinePayload;
@@ -123,65 +52,27 @@ std::byte* Direct::payload_of(int rank, uint64_t sequence, const CollectiveCall&
   return bytes <= kInlinePayload ? arrivals_.payload(rank, sequence) : group_.small_slot(rank, sequence);
 }
 
-void Direct::stage(const CollectiveCall& call, const Role& role, const Stage& part, std::byte* slot) const {
-  if (!role.personalised) {
-    copy_bytes(slot, at(call.input, part.offset), part.bytes, stores_);
-    return;
-  }
-  const size_t share = share_bytes(call);
-  for (int reader = 0; reader < group_.ranks(); ++reader) {
-    const auto r = static_cast<size_t>(reader);
-    if (reader != group_.rank())
-      copy_bytes(slot + r * part.stride, at(call.input, r * share + part.offset), part.bytes, stores_);
-  }
-}
-
-void Direct::read(const CollectiveCall& call, const Role& role, const Stage& part) {
-  const auto me = static_cast<size_t>(group_.rank());
-  const auto ranks = static_cast<size_t>(group_.ranks());
-  const size_t share = share_bytes(call);
-  const size_t mine_in_slot = role.personalised ? me * part.stride : 0;
-  const size_t mine_in_input = role.personalised ? me * share + part.offset : part.offset;
-  const auto source = [&](size_t rank) {
-    return rank == me ? at(call.input, mine_in_input) : slots_[rank] + mine_in_slot;
-  };
-  if (role.reduces) {
-    for (size_t rank = 0; rank < ranks; ++rank) sources_[rank] = source(rank);
-    void* const destination = at(call.output, part.offset);
-    reduce_many(call.dtype, call.op, sources_, {&destination, 1}, part.bytes / size_of(call.dtype),
-                call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
-  } else if (role.from_root) {
-    std::byte* destination = at(call.output, part.offset);
-    const std::byte* from = source(static_cast<size_t>(call.root));
-    if (destination != from) copy_bytes(destination, from, part.bytes);
-  } else {
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      std::byte* destination = at(call.output, rank * share + part.offset);
-      const std::byte* from = source(rank);
-      if (destination != from) copy_bytes(destination, from, part.bytes);
-    }
-  }
-}
-
 void Direct::prepare(const CollectiveCall& call, uint64_t sequence) {
-  const Role role = role_of(call);
+  const Role role = role_of(call, group_.rank());
   if (call.kind == CollectiveKind::Barrier || call.count == 0) return;
   if (!fits_payload(call, role)) return;
   stores_ = Stores::Plain;
-  if (role.stages) stage(call, role, whole(call, role), payload_of(group_.rank(), sequence, call, role));
+  if (role.stages)
+    stage(call, role, whole(call, role), group_.rank(), group_.ranks(),
+          payload_of(group_.rank(), sequence, call, role), stores_);
 }
 
 void Direct::finish(const CollectiveCall& call, shm::Operation& operation) {
   if (call.kind == CollectiveKind::Barrier || call.count == 0) return;
-  const Role role = role_of(call);
+  const Role role = role_of(call, group_.rank());
   if (role.reduces && call.op == Op::PremulSum)
     for (int rank = 0; rank < group_.ranks(); ++rank)
-      factors_[static_cast<size_t>(rank)] = arrivals_.header(rank, operation.sequence).factor;
+      reader_.factors[static_cast<size_t>(rank)] = arrivals_.header(rank, operation.sequence).factor;
   if (fits_payload(call, role)) {
     if (!role.reads) return;
     for (int rank = 0; rank < group_.ranks(); ++rank)
-      slots_[static_cast<size_t>(rank)] = payload_of(rank, operation.sequence, call, role);
-    read(call, role, whole(call, role));
+      reader_.slots[static_cast<size_t>(rank)] = payload_of(rank, operation.sequence, call, role);
+    reader_.read(call, role, whole(call, role));
     return;
   }
   if (zero_copy(call, role, operation)) return;
@@ -235,7 +126,8 @@ void Direct::pipeline(const CollectiveCall& call, const Role& role, shm::Operati
       const uint64_t begin = begins[c & 1] = reserve(p.stride * fan, operation);
       stores_ = choice_.begin_chunk(p.bytes);
       if (role.stages) {
-        stage(call, role, p, group_.staging(group_.rank()) + begin % kStagingRing);
+        stage(call, role, p, group_.rank(), group_.ranks(),
+              group_.staging(group_.rank()) + begin % kStagingRing, stores_);
         group_.publish(group_.mine().published.value, begin + p.stride * fan);
       }
     }
@@ -248,9 +140,9 @@ void Direct::pipeline(const CollectiveCall& call, const Role& role, shm::Operati
         if (rank == group_.rank() || (role.from_root && rank != call.root)) continue;
         const auto& published = group_.control(rank).published.value;
         group_.wait(operation, rank, [&] { return published.load(std::memory_order_acquire) >= end; });
-        slots_[static_cast<size_t>(rank)] = group_.staging(rank) + begin % kStagingRing;
+        reader_.slots[static_cast<size_t>(rank)] = group_.staging(rank) + begin % kStagingRing;
       }
-      read(call, role, p);
+      reader_.read(call, role, p);
     }
     consume_until(end);
   }
@@ -310,7 +202,8 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
       const std::array<void*, 2> destinations{result, slot(me, c) + own.begin};
       const bool both = stores_ == Stores::Plain;  // the output itself should stay in the cache
       reduce_many(call.dtype, call.op, sources_, std::span(destinations).first(both ? 2 : 1),
-                  own.bytes / size_of(call.dtype), call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
+                  own.bytes / size_of(call.dtype),
+                  call.op == Op::PremulSum ? reader_.factors.data() : nullptr, 0);
       if (!both) copy_bytes(destinations[1], result, own.bytes, stores_);
       group_.publish(group_.mine().reduced.value, end);
     }

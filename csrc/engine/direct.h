@@ -10,6 +10,7 @@
 
 #include "engine/arrivals.h"
 #include "engine/communicator.h"
+#include "engine/roles.h"
 #include "engine/store_choice.h"
 #include "transport/shm/group.h"
 
@@ -26,33 +27,11 @@ class Direct {
   void finish(const CollectiveCall& call, shm::Operation& operation);
 
  private:
-  // What this rank does in a collective, in the terms that make all kinds one code.
-  struct Role {
-    bool stages;        // others read from this rank
-    bool reads;         // this rank reads from others
-    bool from_root;     // only the root is read
-    bool personalised;  // each reader has a part of its own in what is staged
-    bool reduces;       // what is read is combined; else each source has a part of the output
-    bool gathers;
-  };
-  // A buffer by rank of which a part [offset, offset + bytes) of every share is there, at `stride` from share
-  // to share.
-  struct Stage {
-    size_t offset;
-    size_t bytes;
-    size_t stride;
-  };
-
-  Role role_of(const CollectiveCall& call) const;
-  size_t share_bytes(const CollectiveCall& call) const { return call.count * size_of(call.dtype); }
   // Few hand-overs where ranks share processors; else what measures best with and without a shared cache.
   size_t chunk_bytes() const { return group_.more_ranks_than_processors() ? 512 << 10 : 128 << 10; }
   bool fits_payload(const CollectiveCall& call, const Role& role) const;
   Stage whole(const CollectiveCall& call, const Role& role) const;
   std::byte* payload_of(int rank, uint64_t sequence, const CollectiveCall& call, const Role& role) const;
-
-  void stage(const CollectiveCall& call, const Role& role, const Stage& part, std::byte* slot) const;
-  void read(const CollectiveCall& call, const Role& role, const Stage& part);
 
   void pipeline(const CollectiveCall& call, const Role& role, shm::Operation& operation);
   void pipeline_two_shot(const CollectiveCall& call, shm::Operation& operation);
@@ -70,11 +49,10 @@ class Direct {
   uint64_t all_consumed_ = 0;  // cached minimum of the others' counters
   StoreChoice choice_;         // rank 0's
   Stores stores_ = Stores::Plain;
-  std::vector<const std::byte*> slots_;  // by rank: where `read` finds what was staged
-  std::vector<std::byte*> outputs_;      // by rank: shared output buffers
+  Reader reader_;
+  std::vector<std::byte*> outputs_;  // by rank: shared output buffers
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;
-  std::vector<double> factors_;
 };
 
 }  // namespace pycoll

@@ -32,9 +32,9 @@ bool Direct::zero_copy(const CollectiveCall& call, const Role& role, shm::Operat
       if (rank == group_.rank() || (role.from_root && rank != call.root)) continue;
       // `read` expects what is personalised at `stride` from reader to reader: in the buffers that is a
       // share.
-      slots_[static_cast<size_t>(rank)] = shared_buffer(arrivals_.header(rank, sequence).input);
+      reader_.slots[static_cast<size_t>(rank)] = shared_buffer(arrivals_.header(rank, sequence).input);
     }
-    read(call, role, {.offset = 0, .bytes = share, .stride = share});
+    reader_.read(call, role, {.offset = 0, .bytes = share, .stride = share});
   }
   // A source may change its buffer once everyone has read it.
   group_.publish(group_.mine().finished.value, sequence);
@@ -59,18 +59,18 @@ void Direct::zero_copy_allreduce(const CollectiveCall& call, shm::Operation& ope
 
   for (size_t rank = 0; rank < ranks; ++rank) {
     const shm::CallHeader& header = arrivals_.header(static_cast<int>(rank), sequence);
-    slots_[rank] = shared_buffer(header.input);
+    reader_.slots[rank] = shared_buffer(header.input);
     outputs_[rank] = shared_buffer(header.output);
   }
   const auto reduce_piece = [&](size_t piece) {
     const size_t begin = std::min(total, lines * piece / pieces * kLine);
     const size_t end = std::min(total, lines * (piece + 1) / pieces * kLine);
     for (size_t rank = 0; rank < ranks; ++rank) {
-      sources_[rank] = slots_[rank] + begin;
+      sources_[rank] = reader_.slots[rank] + begin;
       destinations_[rank] = outputs_[rank] + begin;
     }
     reduce_many(call.dtype, call.op, sources_, destinations_, (end - begin) / element,
-                call.op == Op::PremulSum ? factors_.data() : nullptr, 0);
+                call.op == Op::PremulSum ? reader_.factors.data() : nullptr, 0);
   };
 
   if (!claim) {

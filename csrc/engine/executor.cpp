@@ -156,7 +156,8 @@ bool Executor::progress(const Program& program, DType dtype, Op op) {
       moved = true;
     }
   };
-  for (size_t peer = 0; peer < program.sends.size(); ++peer) {
+  for (const int32_t index : program.peers) {
+    const auto peer = static_cast<size_t>(index);
     advance(program.receives[peer], next_receive_[peer],
             [&](const Step& step, size_t index) { return receive_some(step, index, dtype, op); });
     advance(program.sends[peer], next_send_[peer],
@@ -169,13 +170,10 @@ bool Executor::send_some(const Step& step, size_t index) {
   const Extent& extent = extents_[static_cast<size_t>(step.piece)];
   const size_t limit = step.after_write < 0 ? extent.bytes : done_[static_cast<size_t>(step.after_write)];
   if (limit <= done_[index]) return false;
-  const std::span<std::byte> space = transport_.send_space(step.peer);
-  const size_t bytes = std::min({limit - done_[index], space.size(), kCutThrough});
-  if (bytes == 0) return false;
-  copy_bytes(space.data(), extent.begin + done_[index], bytes);
-  transport_.sent(step.peer, bytes);
+  const size_t bytes =
+      transport_.send(step.peer, {extent.begin + done_[index], std::min(limit - done_[index], kCutThrough)});
   done_[index] += bytes;
-  return true;
+  return bytes != 0;
 }
 
 bool Executor::receive_some(const Step& step, size_t index, DType dtype, Op op) {
@@ -201,10 +199,11 @@ bool Executor::receive_some(const Step& step, size_t index, DType dtype, Op op) 
 }
 
 int Executor::awaited_peer(const Program& program) const {
-  for (size_t peer = 0; peer < program.sends.size(); ++peer)
-    if (next_receive_[peer] < program.receives[peer].size()) return static_cast<int>(peer);
-  for (size_t peer = 0; peer < program.sends.size(); ++peer)
-    if (next_send_[peer] < program.sends[peer].size()) return static_cast<int>(peer);
+  for (const int32_t peer : program.peers)
+    if (next_receive_[static_cast<size_t>(peer)] < program.receives[static_cast<size_t>(peer)].size())
+      return peer;
+  for (const int32_t peer : program.peers)
+    if (next_send_[static_cast<size_t>(peer)] < program.sends[static_cast<size_t>(peer)].size()) return peer;
   return -1;
 }
 

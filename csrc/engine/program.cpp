@@ -86,6 +86,9 @@ Program make_program(const Schedule& schedule, int rank) {
     }
     begin = end;
   }
+  for (size_t peer = 0; peer < program.sends.size(); ++peer)
+    if (!program.sends[peer].empty() || !program.receives[peer].empty())
+      program.peers.push_back(static_cast<int32_t>(peer));
   return program;
 }
 

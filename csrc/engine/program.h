@@ -26,6 +26,7 @@ struct Program {
   std::vector<int32_t> pieces;              // the schedule's pieces that this rank touches, ascending
   std::vector<std::vector<int32_t>> sends;  // by peer: steps in stream order
   std::vector<std::vector<int32_t>> receives;
+  std::vector<int32_t> peers;  // those with sends or receives
 };
 
 // Ordering streams by (round, piece) on both sides is what makes bounded streams free of deadlock: the

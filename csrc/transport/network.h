@@ -91,6 +91,8 @@ class Network {
   virtual size_t memory_bytes() const = 0;  // buffers held
 };
 
+// The one that is fit for this machine, or that PYCOLL_NETWORK names.
+std::unique_ptr<Network> open_network(const NetworkOptions& options);
 // Listens, on the interface found or pinned. Throws InvalidArgument (the interface pinned does not exist),
 // Error (no interface is fit; lists those tried and why not).
 std::unique_ptr<Network> open_tcp_network(const NetworkOptions& options);

@@ -1,5 +1,5 @@
 // What executing a schedule needs from whatever connects ranks: an ordered byte stream from each rank to each
-// other. Shared memory implements it inside a host; a network engine would between hosts.
+// other. Shared memory implements it inside a host, a network between hosts.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -14,10 +14,9 @@ class Transport {
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
 
-  // Free space to write the next bytes for `destination` into; may be empty. `sent` hands over the first
-  // `bytes` of it.
-  virtual std::span<std::byte> send_space(int destination) = 0;
-  virtual void sent(int destination, size_t bytes) = 0;
+  // Hands over as many of the bytes as `destination`'s stream has room for now, perhaps none; they may be
+  // overwritten at once. Who was not rid of all offers the rest again, in the same order.
+  virtual size_t send(int destination, std::span<const std::byte> bytes) = 0;
   // What has arrived from `source`; may be empty. `received` gives the first `bytes` of it back.
   virtual std::span<const std::byte> arrived(int source) = 0;
   virtual void received(int source, size_t bytes) = 0;

@@ -52,16 +52,20 @@ inline CommunicatorOptions quick_options() {
 
 // Runs body(communicator) on a thread a rank and closes the communicators. What bodies throw comes out as one
 // std::runtime_error that quotes every rank; a test of errors catches them in the body.
+// `hosts`, by rank: pretended hosts; empty: all on this one.
 template <class Body>
-void run_ranks(int ranks, const Body& body, const CommunicatorOptions& options = quick_options()) {
+void run_ranks(int ranks, const Body& body, const CommunicatorOptions& options = quick_options(),
+               const std::vector<std::string>& hosts = {}) {
   Meeting meeting(ranks);
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
+        CommunicatorOptions own = options;
+        if (!hosts.empty()) own.host = hosts[static_cast<size_t>(rank)];
         const auto communicator = Communicator::create(
-            rank, ranks, [&](const std::string& mine) { return meeting.all_gather(rank, mine); }, options);
+            rank, ranks, [&](const std::string& mine) { return meeting.all_gather(rank, mine); }, own);
         // Closed also when the body throws, so that the others learn of it and end.
         struct Closing {
           Communicator& communicator;

@@ -25,19 +25,18 @@ Channels::End Channels::make_end(int source, int destination) const {
           area + layout.channel_data_at + index * capacity_, 0};
 }
 
-std::span<std::byte> Channels::send_space(int destination) {
+size_t Channels::send(int destination, std::span<const std::byte> bytes) {
   End& end = out_[static_cast<size_t>(destination)];
   const uint64_t read = end.counters->read.value.load(std::memory_order_acquire);
   const uint64_t used = end.position - read;
-  if (used >= capacity_) return {};
+  if (used >= capacity_) return 0;
   const size_t at = end.position % capacity_;
-  return {end.ring + at, std::min<size_t>(capacity_ - used, capacity_ - at)};
-}
-
-void Channels::sent(int destination, size_t bytes) {
-  End& end = out_[static_cast<size_t>(destination)];
-  end.position += bytes;
+  const size_t taken = std::min<size_t>({bytes.size(), capacity_ - used, capacity_ - at});
+  if (taken == 0) return 0;
+  copy_bytes(end.ring + at, bytes.data(), taken);
+  end.position += taken;
   group_.publish(end.counters->written.value, end.position);
+  return taken;
 }
 
 std::span<const std::byte> Channels::arrived(int source) {

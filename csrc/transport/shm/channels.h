@@ -15,8 +15,7 @@ class Channels final : public Transport {
 
   int rank() const override { return group_.rank(); }
   int ranks() const override { return group_.ranks(); }
-  std::span<std::byte> send_space(int destination) override;
-  void sent(int destination, size_t bytes) override;
+  size_t send(int destination, std::span<const std::byte> bytes) override;
   std::span<const std::byte> arrived(int source) override;
   void received(int source, size_t bytes) override;
   void align_send(int destination) override;

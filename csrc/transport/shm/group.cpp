@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "transport/shm/bell.h"
 #include "transport/shm/futex.h"
 
 namespace pycoll::shm {
@@ -29,9 +30,16 @@ Patience Patience::for_ranks(int ranks, int processors) {
   return {.spins = 0, .yields = 400};
 }
 
-Group::Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience)
-    : segment_(std::move(segment)), rank_(rank), ranks_(ranks), name_(std::move(name)), patience_(patience) {
+Group::Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience,
+             std::vector<int> numbers)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      ranks_(ranks),
+      name_(std::move(name)),
+      patience_(patience),
+      numbers_(std::move(numbers)) {
   for (int r = 0; r < ranks; ++r) controls_.push_back(&segment_->control(r));
+  for (int r = 0; numbers_.size() < controls_.size(); ++r) numbers_.push_back(r);
 }
 
 // Yielding is quicker than sleeping where only our own ranks share the processors. A yield that takes long
@@ -47,6 +55,7 @@ bool Group::yield(FunctionRef<bool()> ready) {
   auto before = SteadyClock::now();
   for (int i = 0; i < patience_.yields; ++i) {
     ::sched_yield();
+    if (outside_ != nullptr) outside_->look();
     if (ready()) return true;
     const auto after = SteadyClock::now();
     if (patience_.spins == 0 && after - before > kLong) {
@@ -77,6 +86,7 @@ void Group::wait_slowly(Operation& operation, int peer, FunctionRef<bool()> read
   for (microseconds nap{1000};; nap = std::min(nap * 2, microseconds{20'000})) {
     if (sleep(ready, nap) || ready()) return;
     throw_if_failed();
+    if (outside_ != nullptr && wakes <= kElsewhere) outside_->check(operation, kElsewhere - wakes);
     look_for_interruption(operation);
     for (int rank = peer < 0 ? 0 : peer; rank < (peer < 0 ? ranks_ : peer + 1); ++rank) {
       if (rank == rank_ || !gone(rank)) continue;
@@ -107,14 +117,17 @@ bool Group::sleep(FunctionRef<bool()> ready, microseconds at_most) {
   RankControl& me = mine();
   auto& sleepers = segment_->group().sleepers;
   const uint32_t ring = me.doorbell.load(std::memory_order_relaxed);
-  me.sleeping.store(1, std::memory_order_relaxed);
+  me.sleeping.store(outside_ != nullptr ? Sleep::InPoll : Sleep::OnDoorbell, std::memory_order_relaxed);
   sleepers.fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (outside_ != nullptr) outside_->look();
   // ready() may do work and say so once only: its first yes counts.
   const bool over = ready();
-  if (!over) futex_wait(me.doorbell, ring, at_most);
+  if (!over && outside_ != nullptr) outside_->sleep(at_most);
+  if (!over && outside_ == nullptr) futex_wait(me.doorbell, ring, at_most);
   sleepers.fetch_sub(1, std::memory_order_relaxed);
-  me.sleeping.store(0, std::memory_order_relaxed);
+  me.sleeping.store(Sleep::Awake, std::memory_order_relaxed);
+  if (!over && outside_ != nullptr) outside_->look();
   return over;
 }
 
@@ -122,15 +135,22 @@ template <class Whom>
 void Group::ring_doorbells(Whom&& whom) {
   for (int r = 0; r < ranks_; ++r) {
     RankControl& other = control(r);
-    if (r == rank_ || other.sleeping.load(std::memory_order_relaxed) == 0) continue;
+    const Sleep sleeping = other.sleeping.load(std::memory_order_relaxed);
+    if (r == rank_ || sleeping == Sleep::Awake) continue;
     if (!whom(other.waiting_for.load(std::memory_order_relaxed))) continue;
+    if (sleeping == Sleep::InPoll) {
+      ring_bell(other.bell);
+      continue;
+    }
     other.doorbell.fetch_add(1, std::memory_order_release);
     futex_wake(other.doorbell);
   }
 }
 
 void Group::ring_those_who_wait_for_me() {
-  ring_doorbells([this](int32_t waits_for) { return waits_for == rank_ + 1 || waits_for == kAnyone; });
+  ring_doorbells([this](int32_t waits_for) {
+    return waits_for == rank_ + 1 || waits_for == kAnyone || waits_for <= kElsewhere;
+  });
 }
 
 void Group::ring_those_who_wait_for_everyone() {
@@ -171,12 +191,12 @@ bool Group::gone(int rank) {
   return other.state.load(std::memory_order_acquire) != RankState::Alive;
 }
 
-void Group::fail(FailureKind kind, const std::string& text) {
+void Group::fail(FailureKind kind, const std::string& text, int reporter) {
   GroupControl& group = segment_->group();
   FailureState none = FailureState::None;
   if (group.failure.compare_exchange_strong(none, FailureState::Writing)) {
     group.failure_kind = kind;
-    group.failure_reporter = rank_;
+    group.failure_reporter = reporter < 0 ? number(rank_) : reporter;
     std::snprintf(group.failure_text, sizeof group.failure_text, "%s", text.c_str());
     group.failure.store(FailureState::Set, std::memory_order_release);
   }
@@ -189,6 +209,7 @@ void Group::throw_if_failed() const {
 }
 
 void Group::throw_failure() const {
+  if (outside_ != nullptr) outside_->spread();
   const GroupControl& group = segment_->group();
   // A reporter that died between the two stores leaves Writing for ever: do not read a half-written text.
   for (int i = 0; i < 1000 && group.failure.load(std::memory_order_acquire) == FailureState::Writing; ++i)
@@ -196,9 +217,9 @@ void Group::throw_failure() const {
   std::string text = group.failure.load(std::memory_order_acquire) == FailureState::Set
                          ? group.failure_text
                          : "group '" + name_ + "' failed, and the rank that was to say why died";
-  if (group.failure_reporter != rank_)
+  if (group.failure_reporter != number(rank_))
     text += " [seen by rank " + std::to_string(group.failure_reporter) + ", told to rank " +
-            std::to_string(rank_) + "]";
+            std::to_string(number(rank_)) + "]";
   switch (group.failure_kind) {
     case FailureKind::PeerLost:
       throw PeerLost(text);
@@ -212,7 +233,7 @@ void Group::throw_failure() const {
 
 std::string Group::describe(const Operation& operation) const {
   std::string text =
-      "group '" + name_ + "', rank " + std::to_string(rank_) + ": " + std::string(operation.name);
+      "group '" + name_ + "', rank " + std::to_string(number(rank_)) + ": " + std::string(operation.name);
   if (operation.sequence != 0) text += " #" + std::to_string(operation.sequence);
   return text + " of " + std::to_string(operation.bytes) + " bytes";
 }
@@ -220,8 +241,8 @@ std::string Group::describe(const Operation& operation) const {
 void Group::fail_lost(const Operation& operation, int peer) {
   const RankControl& other = control(peer);
   const bool left = other.state.load(std::memory_order_acquire) == RankState::Left;
-  std::string text =
-      describe(operation) + ": rank " + std::to_string(peer) + " (pid " + std::to_string(other.pid) + ") ";
+  std::string text = describe(operation) + ": rank " + std::to_string(number(peer)) + " (pid " +
+                     std::to_string(other.pid) + ") ";
   text += left ? "has left the group" : "is gone: its process exited or was killed";
   if (operation.started)
     text += ", noticed after waiting " + format_seconds(SteadyClock::now() - *operation.started);
@@ -241,19 +262,43 @@ int Group::culprit(int peer) const {
   return suspect == rank_ ? peer : suspect;
 }
 
+int Group::awaited() const {
+  const int32_t whom = mine().waiting_for.load(std::memory_order_relaxed);
+  if (whom <= kElsewhere) return kElsewhere - whom;
+  if (whom > 0) return number(whom - 1);
+  if (whom != kEveryone) return -1;
+  const auto arrived = [](const RankControl& control) {
+    return std::max(control.arrival[0].sequence.load(std::memory_order_relaxed),
+                    control.arrival[1].sequence.load(std::memory_order_relaxed));
+  };
+  for (int r = 0; r < ranks_; ++r)
+    if (arrived(control(r)) < arrived(mine())) return number(r);
+  return -1;
+}
+
+std::string Group::blame(int peer) const {
+  const int suspect = culprit(peer);
+  const int at = suspect < 0 ? rank_ : suspect;
+  // The chain may go on at another host.
+  const int32_t waits_for = control(at).waiting_for.load(std::memory_order_relaxed);
+  if (outside_ != nullptr && waits_for <= kElsewhere) return outside_->blame(kElsewhere - waits_for);
+  if (suspect < 0 || suspect == rank_) return "";
+  return "rank " + std::to_string(number(suspect)) + " (pid " + std::to_string(control(suspect).pid) +
+         "), which made no progress (stopped, or starved of processor time)";
+}
+
 void Group::fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited) {
   std::string text = describe(operation) + ": timed out after " + format_seconds(waited);
   std::string missing;
   for (int r = 0; r < ranks_ && operation.sequence != 0; ++r) {
     const auto& line = control(r).arrival[operation.sequence & 1];
     if (line.sequence.load(std::memory_order_acquire) < operation.sequence)
-      missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+      missing += (missing.empty() ? "" : ", ") + std::to_string(number(r));
   }
   if (!missing.empty())
     text += "; rank(s) " + missing + " never called it";
-  else if (const int suspect = culprit(peer); suspect >= 0)
-    text += " waiting for rank " + std::to_string(suspect) + " (pid " + std::to_string(control(suspect).pid) +
-            "), which made no progress (stopped, or starved of processor time)";
+  else if (const std::string who = blame(peer); !who.empty())
+    text += " waiting for " + who;
   text += ". The group is no longer usable; if that rank is merely slow, a longer timeout will do.";
   fail(FailureKind::Timeout, text);
   throw_failure();

@@ -26,6 +26,23 @@ struct Operation {
       deadline;  // an earlier one than started + timeout, of a caller of wait()
 };
 
+// What a rank must attend to beyond its host while it waits: the connections to ranks of other hosts. Ranks
+// are numbered as in the whole group here.
+class Outside {
+ public:
+  virtual ~Outside() = default;
+  // Moves what can move, and fails the group when another host's rank says that it has failed.
+  virtual void look() = 0;
+  // Until look() has something to do, ring() wakes it, or the time is over.
+  virtual void sleep(std::chrono::microseconds at_most) = 0;
+  // Fails the group when the rank is lost.
+  virtual void check(const Operation& operation, int rank) = 0;
+  // Names who holds up a wait for that rank, following the chain of waits from host to host, and why.
+  virtual std::string blame(int rank) = 0;
+  // The group has failed: tells the other hosts, once.
+  virtual void spread() = 0;
+};
+
 // How long a rank waits in which way before it sleeps. Spinning wins while every rank has a core of its own;
 // with more ranks than cores it keeps the awaited rank from running, and yielding wins; sleeping is kind to
 // everyone else.
@@ -47,7 +64,13 @@ std::string format_seconds(std::chrono::nanoseconds duration);  // "2.5 s"
 
 class Group {
  public:
-  Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience);
+  // Ranks are those of one host, 0..ranks-1. `numbers`: which ranks of the whole group they are; empty: the
+  // same.
+  Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience,
+        std::vector<int> numbers = {});
+  void attend(Outside* outside) { outside_ = outside; }  // from now on, while waiting
+
+  int number(int rank) const { return numbers_[static_cast<size_t>(rank)]; }
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
@@ -60,6 +83,7 @@ class Group {
   std::byte* small_slot(int rank, uint64_t sequence) const {
     return segment_->area(rank) + segment_->layout().small_at + (sequence & 1) * kSmallSlot;
   }
+  std::byte* gathered(int rank) const { return segment_->area(rank) + segment_->layout().gathered_at; }
   std::byte* staging(int rank) const { return segment_->area(rank) + segment_->layout().staging_at; }
 
   // Makes what was stored before visible and wakes those who may sleep waiting for it.
@@ -90,9 +114,17 @@ class Group {
     for (int i = operation.in_background ? patience_.spins - patience_.spins / 10 : 0; i < patience_.spins;
          ++i) {
       if (ready()) return;
-      pause_processor();
+      if (outside_ != nullptr)
+        outside_->look();
+      else
+        pause_processor();
     }
     wait_slowly(operation, peer, ready, wakes != kNobody ? wakes : peer < 0 ? kAnyone : peer + 1);
+  }
+  // The same, for a rank of another host.
+  template <class Ready>
+  void wait_elsewhere(Operation& operation, int number, Ready&& ready) {
+    wait(operation, rank_, ready, kElsewhere - number);
   }
 
   // The rank's life in the group; both on the same thread, which must live as long as the group does.
@@ -100,8 +132,11 @@ class Group {
   void leave();
   bool gone(int rank);  // left or dead
 
-  // The first failure of a group stays its failure, on every rank.
-  void fail(FailureKind kind, const std::string& text);
+  // The first failure of a group stays its failure, on every rank. `reporter`: the number of the rank that
+  // saw it; -1: this one.
+  void fail(FailureKind kind, const std::string& text, int reporter = -1);
+  int awaited() const;  // the number of the rank that this one waits for now; -1: none, or nobody knows whom
+  const GroupControl& failure() const { return segment_->group(); }
   bool failed() const {
     return segment_->group().failure.load(std::memory_order_acquire) == FailureState::Set;
   }
@@ -123,12 +158,15 @@ class Group {
   [[noreturn]] void fail_timeout(const Operation& operation, int peer, std::chrono::nanoseconds waited);
   void look_for_interruption(const Operation& operation);
   int culprit(int peer) const;
+  std::string blame(int peer) const;
 
   std::shared_ptr<Segment> segment_;
   int rank_;
   int ranks_;
   std::string name_;
   Patience patience_;
+  std::vector<int> numbers_;
+  Outside* outside_ = nullptr;
   int crowded_ = 0;  // waits for which yielding is not worth trying
   std::vector<RankControl*> controls_;
 };

@@ -18,7 +18,8 @@ Layout::Layout(int ranks) : ranks(ranks) {
   messages_at = channels_at + sizeof(ChannelCounters) * static_cast<size_t>(ranks);
   small_at = round_up(messages_at + message_ring_bytes() * static_cast<size_t>(ranks), kPage);
   staging_at = small_at + 2 * kSmallSlot;
-  channel_data_at = staging_at + kStagingRing;
+  gathered_at = staging_at + kStagingRing;
+  channel_data_at = gathered_at + kGathered;
   // An odd number of pages, plus a few lines: equal offsets in different ranks' areas must not fall on the
   // same cache sets (measured at six times slower when they do).
   stride = round_up(channel_data_at + channel_bytes * peers, kPage);

@@ -3,7 +3,7 @@
 //   [0, page)                     GroupControl
 //   [page + r*stride, ...)        rank r: RankControl, channel counters, message rings, small slots, staging
 //   ring,
-//                                 channels
+//                                 what the other hosts said, channels
 //   [(r+1) << 40, (r+2) << 40)    rank r's heap: a sparse terabyte for Communicator::allocate; its last 16
 //   MiB are the
 //                                 arena of its messages
@@ -28,6 +28,8 @@ inline constexpr size_t kInlinePayload = 40;     // beside the sequence number, 
 inline constexpr size_t kSmallSlot = 16 << 10;   // two a rank, by parity of the sequence number
 inline constexpr size_t kStagingRing = 2 << 20;  // a rank; chunks of the direct path
 inline constexpr size_t kChannelArea = 1 << 20;  // a rank; its outgoing channels share it
+inline constexpr size_t kGathered = 1 << 20;     // a rank; what a host's leader hears from the other hosts
+inline constexpr size_t kBellName = 48;
 inline constexpr int kHeapShift = 40;
 inline constexpr size_t kMessageRings = 64 << 10;  // a rank; its rings of message descriptors share it
 inline constexpr size_t kMessageArena = 16 << 20;  // the end of a rank's heap: payloads of messages under way
@@ -78,6 +80,11 @@ struct Doorbell {
 inline constexpr int32_t kNobody = 0;
 inline constexpr int32_t kAnyone = -1;    // a change by any rank may end the wait
 inline constexpr int32_t kEveryone = -2;  // only the last rank to arrive ends it
+// kElsewhere - r: rank r of the group, which is on another host; any rank of this one may help to end the
+// wait
+inline constexpr int32_t kElsewhere = -1000;
+
+enum class Sleep : uint32_t { Awake, OnDoorbell, InPoll };
 
 enum class RankState : uint32_t { Absent, Alive, Left, Dead };
 
@@ -89,19 +96,21 @@ struct RankControl {
   alignas(kCacheLine) std::atomic<RankState> state;
   int32_t pid;
   alignas(kCacheLine) std::atomic<uint32_t> doorbell;  // futex
-  std::atomic<uint32_t> sleeping;
-  std::atomic<int32_t>
-      waiting_for;  // rank + 1, kNobody, kAnyone or kEveryone: who need not ring, and who is to blame
+  std::atomic<Sleep> sleeping;
+  // rank + 1, kNobody, kAnyone, kEveryone or kElsewhere: who need not ring, and who is to blame
+  std::atomic<int32_t> waiting_for;
   ArrivalLine arrival[2];
   alignas(kCacheLine) CallHeader header[2];
   CounterLine published;   // staging ring, in bytes since the group began: written up to here
   CounterLine reduced;     // own slice reduced up to here
   CounterLine consumed;    // all that this rank reads of the others' rings is read up to here
   CounterLine finished;    // sequence number of the last zero-copy collective done with others' buffers
+  CounterLine gathered;    // sequence number up to which the leader has put down what other hosts' ranks said
   CounterLine claimed[2];  // rank 0's only: zero-copy pieces handed out / completed, by parity
   CounterLine completed[2];
   // Point to point, whose threads are others than those of collectives.
   alignas(kCacheLine) Doorbell message_waiters;  // threads that wait for a message of theirs
+  char bell[kBellName];                          // name of the socket that wakes it InPoll
   Doorbell message_keeper;                       // the thread that moves messages while nobody waits
   std::atomic<uint32_t> messages_closed;         // what this rank lent to others is no longer valid
 };
@@ -112,7 +121,7 @@ enum class FailureKind : uint32_t { PeerLost, Timeout, Aborted };
 struct GroupControl {
   std::atomic<FailureState> failure;
   FailureKind failure_kind;
-  int32_t failure_reporter;
+  int32_t failure_reporter;  // its number in the group
   char failure_text[1024];
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;  // ranks asleep on their doorbell
 };
@@ -179,6 +188,7 @@ struct Layout {
   size_t messages_at;
   size_t small_at;
   size_t staging_at;
+  size_t gathered_at;
   size_t channel_data_at;
   size_t stride;  // of a rank's area
   size_t total() const { return kPage + stride * static_cast<size_t>(ranks); }

@@ -1,45 +1,19 @@
 // Passing the segment's descriptor from rank 0 to the other ranks over an abstract Unix socket.
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <thread>
 
 #include "core/error.h"
 #include "transport/shm/segment.h"
+#include "transport/shm/unix_name.h"
 
 namespace pycoll::shm {
 namespace {
-
-std::string random_name() {
-  unsigned char bytes[16];
-  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes))
-    throw Error("the system gives no random numbers");
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string name = "pycoll-";
-  for (const unsigned char byte : bytes) {
-    name += kHex[byte >> 4];
-    name += kHex[byte & 15];
-  }
-  return name;
-}
-
-struct Address {
-  sockaddr_un value{};
-  socklen_t length;
-  explicit Address(const std::string& name) {
-    value.sun_family = AF_UNIX;  // sun_path[0] stays 0: the abstract name space, no file
-    std::memcpy(value.sun_path + 1, name.data(), name.size());
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&value); }
-};
 
 FileDescriptor new_socket() {
   FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -105,7 +79,7 @@ FileDescriptor receive_descriptor(int socket) {
 
 SegmentServer::SegmentServer(std::shared_ptr<Segment> segment)
     : segment_(std::move(segment)), name_(random_name()), listener_(new_socket()) {
-  const Address address(name_);
+  const UnixAddress address(name_);
   if (::bind(listener_.get(), address.get(), address.length) != 0 || ::listen(listener_.get(), 1024) != 0)
     throw Error(std::string("cannot listen on a Unix socket: ") + std::strerror(errno));
   remember_segment(name_, segment_);
@@ -135,7 +109,7 @@ void SegmentServer::serve(std::vector<bool> served, SteadyClock::time_point dead
 
 std::shared_ptr<Segment> fetch_segment(const std::string& name, int rank, int ranks,
                                        SteadyClock::time_point deadline, const std::string& group) {
-  const Address address(name);
+  const UnixAddress address(name);
   const FileDescriptor socket = new_socket();
   while (::connect(socket.get(), address.get(), address.length) != 0) {
     // EAGAIN: the listener's queue is full. Anything else: nobody listens any more.

@@ -1,33 +1,33 @@
-// The engine of a group whose ranks all live on one host.
+// The engine of a group: shared memory inside each host, networks between hosts.
 #pragma once
 #include <future>
-#include <map>
-#include <mutex>
 #include <thread>
-#include <tuple>
 
+#include "engine/arrival_log.h"
 #include "engine/arrivals.h"
 #include "engine/bootstrap.h"
 #include "engine/communicator.h"
 #include "engine/direct.h"
 #include "engine/executor.h"
 #include "engine/heap.h"
+#include "engine/hosts/hosts.h"
+#include "engine/placement.h"
+#include "engine/plans.h"
 #include "engine/point_to_point.h"
-#include "engine/program.h"
 #include "engine/selection.h"
 #include "engine/work_queue.h"
 #include "transport/shm/channels.h"
 
 namespace pycoll {
 
-class ShmCommunicator final : public Communicator, public std::enable_shared_from_this<ShmCommunicator> {
+class GroupCommunicator final : public Communicator, public std::enable_shared_from_this<GroupCommunicator> {
  public:
-  ShmCommunicator(int rank, int ranks, Bootstrapped bootstrapped, CommunicatorOptions options);
-  ~ShmCommunicator() override;
+  GroupCommunicator(int rank, int ranks, Bootstrapped bootstrapped, CommunicatorOptions options);
+  ~GroupCommunicator() override;
   void start();  // starts the group's own thread; returns once the rank is in the group
 
-  int rank() const override { return group_.rank(); }
-  int ranks() const override { return group_.ranks(); }
+  int rank() const override { return rank_; }
+  int ranks() const override { return placement_.ranks(); }
   const CommunicatorOptions& options() const override { return options_; }
   void run(const CollectiveCall& call) override;
   std::shared_ptr<Work> submit(const CollectiveCall& call) override;
@@ -50,28 +50,15 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   void close() override;
 
  private:
-  struct PlanKey {
-    CollectiveKind kind;
-    std::string algorithm;
-    int pieces;
-    int root;
-    auto operator<=>(const PlanKey&) const = default;
-  };
-
   // Throws InvalidArgument or Unsupported; gives the plan, null for the direct path.
   std::shared_ptr<const Plan> prepare(const CollectiveCall& call);
-  std::shared_ptr<const Plan> plan_for(const CollectiveCall& call);
-  void check(const CollectiveCall& call) const;
   void throw_if_closed() const;
-  void require_fit(const Schedule& schedule, CollectiveKind kind) const;
-  std::shared_ptr<const Plan> own_plan(const std::shared_ptr<const Schedule>& schedule,
-                                       CollectiveKind kind) const;
-  std::shared_ptr<const Plan> build_plan(CollectiveKind kind, std::string_view algorithm, int pieces,
-                                         int root) const;
+  void require_near(int peer) const;
   void execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline);
   // `row`: that by which the call goes, if it does; `timed`: whether to look at the clock on the way.
   Arrivals::Met perform(const CollectiveCall& call, const Plan* plan, const Deadline& deadline,
                         const Selection::Row* row = nullptr, bool timed = false);
+  Arrivals::Met match(const CollectiveCall& call, shm::Operation& operation, bool timed);
   shm::CallHeader& next_header();
   shm::Operation operation(std::string_view name, size_t bytes, const CollectiveCall& call,
                            const Deadline& deadline) const;
@@ -81,11 +68,16 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   void tell_news();
 
   CommunicatorOptions options_;
-  shm::Group group_;
+  int rank_;
+  Placement placement_;
+  shm::Group group_;  // of this host's ranks
   Arrivals arrivals_;
+  ArrivalLog log_;
   Direct direct_;
   shm::Channels channels_;
+  std::unique_ptr<Hosts> hosts_;  // null: all ranks are on one host
   Executor executor_;
+  Plans plans_;
   Selection selection_;
   uint32_t timed_calls_ = 0;
   double seconds_per_tick_ = 0;
@@ -94,9 +86,6 @@ class ShmCommunicator final : public Communicator, public std::enable_shared_fro
   std::unique_ptr<PointToPoint> point_to_point_;
   std::atomic<int64_t> timeout_;
   std::atomic<uint64_t> sequence_{0};
-  mutable std::mutex plans_mutex_;
-  std::map<PlanKey, std::shared_ptr<const Plan>> plans_;
-  std::map<const Schedule*, std::shared_ptr<const Plan>> own_plans_;  // of schedules that callers brought
   std::atomic<bool> closed_{false};
   std::promise<void> served_;
   int fork_generation_;

@@ -1,0 +1,42 @@
+#include <algorithm>
+
+#include "engine/hosts/hosts.h"
+
+namespace pycoll {
+namespace {
+
+// From here on a wire's rate counts for more than its latency: 1 Gbit/s takes as long for it as for the fifty
+// hops of a ring of 26, 100 Gbit/s as for the hops of a small one.
+constexpr uint64_t kLarge = 512 << 10;
+
+}  // namespace
+
+Way default_way(CollectiveKind kind, uint64_t bytes, const Placement& placement) {
+  const bool several_a_host = placement.hosts.size() < placement.host_of.size();
+  switch (kind) {
+    case CollectiveKind::AllReduce:
+    case CollectiveKind::ReduceScatter:
+    case CollectiveKind::AllGather:
+      // Between hosts each byte crosses once each way, however many ranks a host has.
+      if (several_a_host) return {.algorithm = "hierarchical", .pieces = 0, .schedule = nullptr};
+      return {.algorithm = bytes < kLarge ? "recursive_halving_doubling" : "ring",
+              .pieces = 0,
+              .schedule = nullptr};
+    case CollectiveKind::Broadcast:
+    case CollectiveKind::Reduce:
+      if (bytes < kLarge) return {.algorithm = "binomial_tree", .pieces = 0, .schedule = nullptr};
+      // A chain's time is that of one hop, and of its pieces before.
+      return {.algorithm = "ring",
+              .pieces = static_cast<int>(std::clamp<uint64_t>(bytes >> 17, 8, 128)),
+              .schedule = nullptr};
+    case CollectiveKind::AllToAll:
+      return {.algorithm = "pairwise", .pieces = 0, .schedule = nullptr};
+    case CollectiveKind::Gather:
+    case CollectiveKind::Scatter:
+    case CollectiveKind::Barrier:
+      break;
+  }
+  return {.algorithm = "direct", .pieces = 0, .schedule = nullptr};
+}
+
+}  // namespace pycoll

@@ -1,0 +1,201 @@
+// Groups whose ranks pretend to be on several hosts: shared memory inside each, a network on loopback
+// between.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "check.h"
+#include "collective_model.h"
+#include "thread_ranks.h"
+
+namespace pycoll::test {
+namespace {
+
+using Hosts = std::vector<std::string>;
+
+const std::vector<Hosts> kPlacements = {
+    {"a", "b"}, {"a", "b", "c"}, {"a", "a", "b", "b"}, {"a", "b", "a", "b"}, {"a", "b", "b", "b", "c"},
+};
+
+constexpr CollectiveKind kKinds[] = {
+    CollectiveKind::AllReduce, CollectiveKind::ReduceScatter, CollectiveKind::AllGather,
+    CollectiveKind::Broadcast, CollectiveKind::Reduce,        CollectiveKind::Gather,
+    CollectiveKind::Scatter,   CollectiveKind::AllToAll,      CollectiveKind::Barrier,
+};
+
+std::string in_words(const Hosts& hosts) {
+  std::string text;
+  for (const std::string& host : hosts) text += host;
+  return text;
+}
+
+template <class Body>
+void run_on(const Hosts& hosts, const Body& body, const CommunicatorOptions& options = quick_options()) {
+  run_ranks(static_cast<int>(hosts.size()), body, options, hosts);
+}
+
+// What a rank's body threw; "" when nothing.
+template <class Failure, class Body>
+std::string caught(const Body& body) {
+  try {
+    body();
+  } catch (const Failure& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void every_collective() {
+  for (const Hosts& hosts : kPlacements) {
+    run_on(hosts, [&](Communicator& comm) {
+      int salt = 0;
+      for (const CollectiveKind kind : kKinds) {
+        for (const size_t whole : {0, 1, 3, 100, 1000, 4097, 40000, 300001}) {
+          const bool shared_out = kind != CollectiveKind::AllReduce && kind != CollectiveKind::Reduce &&
+                                  kind != CollectiveKind::Broadcast;
+          const size_t count = shared_out && whole > 1000 ? whole / hosts.size() : whole;
+          Exchange exchange(kind, comm.rank(), comm.ranks(), count, salt % comm.ranks(),
+                            salt % 3 == 0 ? Op::Avg : Op::Sum, salt);
+          comm.run(exchange.call);
+          check(exchange.right(),
+                std::string(name_of(kind)) + " of " + std::to_string(count) + " on " + in_words(hosts));
+          ++salt;
+        }
+      }
+      check(comm.arrivals().size() == comm.sequence(), "all arrivals are recorded");
+    });
+  }
+}
+
+void every_algorithm() {
+  const Hosts hosts = {"a", "b", "a", "b"};
+  run_on(hosts, [&](Communicator& comm) {
+    int salt = 0;
+    for (const Algorithm& algorithm : algorithms()) {
+      if (!algorithm.accepts(comm.ranks())) continue;
+      for (const CollectiveKind kind : algorithm.collectives) {
+        for (const size_t count : {1, 5, 60000}) {
+          Exchange exchange(kind, comm.rank(), comm.ranks(), count, salt % comm.ranks(), Op::Sum, salt);
+          exchange.call.algorithm = algorithm.name;
+          comm.run(exchange.call);
+          check(exchange.right(), std::string(algorithm.name) + " " + std::string(name_of(kind)) + " of " +
+                                      std::to_string(count));
+          ++salt;
+        }
+      }
+    }
+  });
+}
+
+void mismatches_are_told_everywhere() {
+  for (const Hosts& hosts : kPlacements) {
+    run_on(hosts, [&](Communicator& comm) {
+      for (const size_t size : {10, 100000}) {
+        const bool odd = comm.rank() == 1;
+        Exchange exchange(CollectiveKind::AllReduce, comm.rank(), comm.ranks(), odd ? size + 1 : size, 0,
+                          Op::Sum, 1);
+        const std::string text = caught<Mismatch>([&] { comm.run(exchange.call); });
+        check(
+            contains(text, "rank 1 called allreduce(" + std::to_string(size + 1)) && contains(text, "rank 0"),
+            "rank " + std::to_string(comm.rank()) + " on " + in_words(hosts) + " was told: " + text);
+        Exchange after(CollectiveKind::AllReduce, comm.rank(), comm.ranks(), size, 0, Op::Sum, 2);
+        comm.run(after.call);
+        check(after.right(), "the group goes on after a mismatch");
+      }
+    });
+  }
+}
+
+void who_does_not_come_is_named() {
+  CommunicatorOptions options = quick_options();
+  options.timeout = std::chrono::milliseconds(500);
+  for (const Hosts& hosts : kPlacements) {
+    const int last = static_cast<int>(hosts.size()) - 1;
+    Meeting over(static_cast<int>(hosts.size()));
+    run_on(
+        hosts,
+        [&](Communicator& comm) {
+          if (comm.rank() != last) {
+            Exchange exchange(CollectiveKind::AllReduce, comm.rank(), comm.ranks(), 10, 0, Op::Sum, 1);
+            const std::string text = caught<Timeout>([&] { comm.run(exchange.call); });
+            check(contains(text, "rank " + std::to_string(last)) ||
+                      contains(text, "rank(s) " + std::to_string(last)),
+                  "rank " + std::to_string(comm.rank()) + " on " + in_words(hosts) + " was told: " + text);
+          }
+          over.all_gather(comm.rank(), "");
+        },
+        options);
+  }
+}
+
+void who_leaves_is_named() {
+  for (const Hosts& hosts : kPlacements) {
+    const int last = static_cast<int>(hosts.size()) - 1;
+    Meeting over(static_cast<int>(hosts.size()));
+    run_on(hosts, [&](Communicator& comm) {
+      comm.run(Exchange(CollectiveKind::Barrier, comm.rank(), comm.ranks(), 0, 0, Op::Sum, 1).call);
+      if (comm.rank() == last) {
+        comm.close();
+      } else {
+        Exchange exchange(CollectiveKind::AllReduce, comm.rank(), comm.ranks(), 100000, 0, Op::Sum, 1);
+        const std::string text = caught<PeerLost>([&] { comm.run(exchange.call); });
+        check(contains(text, "rank " + std::to_string(last)),
+              "rank " + std::to_string(comm.rank()) + " on " + in_words(hosts) + " was told: " + text);
+      }
+      over.all_gather(comm.rank(), "");
+    });
+  }
+}
+
+void an_abort_reaches_every_host() {
+  for (const Hosts& hosts : kPlacements) {
+    Meeting over(static_cast<int>(hosts.size()));
+    run_on(hosts, [&](Communicator& comm) {
+      if (comm.rank() == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        comm.abort("enough");
+      } else {
+        Exchange exchange(CollectiveKind::AllReduce, comm.rank(), comm.ranks(), 10, 0, Op::Sum, 1);
+        const std::string text = caught<Aborted>([&] { comm.run(exchange.call); });
+        check(contains(text, "enough"), "told: " + text);
+      }
+      over.all_gather(comm.rank(), "");
+    });
+  }
+}
+
+void lateness_is_seen_from_every_host() {
+  const Hosts hosts = {"a", "b", "b", "c"};
+  run_on(hosts, [&](Communicator& comm) {
+    for (int i = 0; i < 3; ++i)
+      comm.run(Exchange(CollectiveKind::Barrier, comm.rank(), comm.ranks(), 0, 0, Op::Sum, 1).call);
+    if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    comm.run(Exchange(CollectiveKind::Barrier, comm.rank(), comm.ranks(), 0, 0, Op::Sum, 1).call);
+    const ArrivalRecord last = comm.arrivals().back();
+    check(last.lateness[2] > 0.15, "rank 2 is late: " + std::to_string(last.lateness[2]));
+    for (const size_t rank : {0, 1, 3})
+      check(last.lateness[rank] < last.lateness[2] - 0.1, "rank " + std::to_string(rank) + " is not as late");
+  });
+}
+
+}  // namespace
+}  // namespace pycoll::test
+
+int main() {
+  using namespace pycoll::test;
+  run("every collective", every_collective);
+  run("every algorithm", every_algorithm);
+  run("mismatches are told everywhere", mismatches_are_told_everywhere);
+  run("who does not come is named", who_does_not_come_is_named);
+  run("who leaves is named", who_leaves_is_named);
+  run("an abort reaches every host", an_abort_reaches_every_host);
+  run("lateness is seen from every host", lateness_is_seen_from_every_host);
+  return result();
+}
