@@ -84,8 +84,8 @@ class Network {
   // The peer has left the group in peace, and all it had sent has come: what arrived() shows can still be
   // received, and nothing will follow.
   virtual bool left(int peer) const = 0;
-  // Tells those this rank is connected with that it leaves. Then poll() until flushed(), and destroy. From now
-  // on nothing more is sent, and nobody is lost.
+  // Tells those this rank is connected with that it leaves. Then poll() until flushed(), and destroy. From
+  // now on nothing more is sent, and nobody is lost.
   virtual void leave() = 0;
 
   virtual size_t memory_bytes() const = 0;  // buffers held
