@@ -129,6 +129,11 @@ class Simulation:
         return _native(self.topology).links
 
     @property
+    def link_names(self) -> list[str]:
+        """Names of the topology's links, by the index that ``arrays["link"]`` holds."""
+        return [link[4] for link in self._links]
+
+    @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """What became of each transfer, by its index in the schedule.
 

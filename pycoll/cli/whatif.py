@@ -12,7 +12,7 @@ from pycoll.cli._app import split
 
 if TYPE_CHECKING:
     from pycoll import Topology
-    from pycoll.whatif import Change, Study
+    from pycoll.whatif import Change, Steps, Study
 
 _Texts = Optional[list[str]]  # noqa: UP045  typer reads it at run time, on Python 3.10 too
 _CHANGES = "Changes (may be repeated, and combined)"
@@ -155,6 +155,15 @@ def whatif(
             rich_help_panel=_STUDIES,
         ),
     ] = "",
+    html: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a page with pictures, timelines and curves; with --json, print all that is on it.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
@@ -179,7 +188,7 @@ def whatif(
     from pycoll.whatif import sweep as sweep_
     from pycoll.whatif.compare import sizes_of
 
-    if each and sweep:
+    if each and sweep and html is None:
         raise InvalidArgument("--each and --sweep are two studies: run one, then the other")
     if as_json and as_csv:
         raise InvalidArgument("--json or --csv, not both")
@@ -188,26 +197,33 @@ def whatif(
         remove, add, fail, oversubscribe, slow, latency, busy, place, late, late_dist, ecmp, spread, flows
     )
     result: Any
-    if workload:
-        if each or sweep or as_csv:
-            raise InvalidArgument(
-                "--workload goes with changes and --json, not with --each, --sweep or --csv"
+    if html is not None:
+        from pycoll.cli.whatif_page import page_of
+        from pycoll.whatif.page import write_page
+
+        with _study(jobs, store, on) as study:
+            document, result = page_of(
+                machine, changes, collective, size, algorithm, study, each, sweep, workload, pattern
             )
-        _iterations(machine, workload, pattern, changes, algorithm, as_json)
-        return
-    if each or sweep:
+        write_page(html, document)
+        if as_json:
+            typer.echo(json.dumps(document, indent=1))
+            return
+        typer.echo(f"wrote {html}", err=True)
+    elif workload:
+        if each or sweep:
+            raise InvalidArgument("--workload goes with changes, not with --each or --sweep")
+        result = steps_of(machine, workload, pattern, changes, algorithm)
+    elif each or sweep:
         sizes = sizes_of(size or "256MiB")
         if len(sizes) > 1:
             raise InvalidArgument(f"a study takes one --size; {size} is {len(sizes)}")
         with _study(jobs, store, on) as study:
+            how = {"algorithm": algorithm, "changes": changes, "study": study}
             if each:
-                result = each_(
-                    machine, each, collective, sizes[0], algorithm=algorithm, changes=changes, study=study
-                )
+                result = each_(machine, each, collective, sizes[0], **how)
             else:
-                result = sweep_(
-                    machine, sweep, collective, sizes[0], algorithm=algorithm, changes=changes, study=study
-                )
+                result = sweep_(machine, sweep, collective, sizes[0], **how)
     else:
         result = compare_(machine, changes, collective, size or "1KiB,1MiB,64MiB,1GiB", algorithm)
     if as_json:
@@ -258,13 +274,11 @@ def _changes(
     return found
 
 
-def _iterations(
-    machine: Topology, workload: str, pattern: str, changes: list[Change], algorithm: str, as_json: bool
-) -> None:
+def steps_of(machine: Topology, workload: str, pattern: str, changes: list[Change], algorithm: str) -> Steps:
+    """The steps of a workload: a file, a model's name, or traces between commas."""
     from dataclasses import replace
 
-    from pycoll.bench.units import format_seconds
-    from pycoll.whatif import Workload, iterate
+    from pycoll.whatif import Steps, Workload, iterate
 
     traces = split(workload)
     measured = None
@@ -279,30 +293,7 @@ def _iterations(
         work = replace(work, pattern=pattern)
     before = iterate(machine, work, algorithm=algorithm)
     after = iterate(machine, work, changes, algorithm) if changes else None
-    if as_json:
-        texts = [str(change) for change in changes]
-        out: dict[str, Any] = {
-            "before": before.to_dict(),
-            "changes": texts,
-            "after": after and after.to_dict(),
-        }
-        out["measured_s"] = measured
-        typer.echo(json.dumps(out, indent=1))
-        return
-    _print(before)
-    if measured is not None:
-        typer.echo(
-            f"\nIn the trace a step takes {format_seconds(measured)} ({before.time / measured - 1:+.1%})."
-        )
-    if after is not None:
-        typer.echo(f"\nafter {' '.join(map(str, changes))}\n")
-        _print(after)
-        ratio = after.time / before.time
-        typer.echo(
-            f"\nA step takes {format_seconds(after.time)} in place of {format_seconds(before.time)} "
-            f"({ratio - 1:+.1%}); exposed are {format_seconds(after.exposed)}, "
-            f"{format_seconds(before.exposed)} before."
-        )
+    return Steps(before, after, tuple(str(change) for change in changes), measured)
 
 
 def _names(text: str) -> list[str]:

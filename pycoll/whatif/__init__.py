@@ -29,7 +29,7 @@ from pycoll.whatif.changes import (
 from pycoll.whatif.compare import Comparison, Row, compare, time
 from pycoll.whatif.each import Harm, Harms, each
 from pycoll.whatif.evaluate import Outcome
-from pycoll.whatif.iteration import Iteration, iterate
+from pycoll.whatif.iteration import Iteration, Steps, iterate
 from pycoll.whatif.scenario import Disconnected, Lateness, Scenario
 from pycoll.whatif.studies import Store, Study
 from pycoll.whatif.sweep import Sweep, sweep
@@ -60,6 +60,7 @@ __all__ = [
     "Scenario",
     "Slow",
     "Spread",
+    "Steps",
     "Store",
     "Study",
     "Sweep",

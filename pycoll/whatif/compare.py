@@ -7,7 +7,7 @@ print(compare("two_racks", [Slow("tor0-tor1", 0.5)], "allreduce", ["1MiB", "256M
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,11 @@ class Comparison(Result):
             "rows": [row.to_dict() for row in self.rows],
         }
 
+    def again(self, sizes: Iterable[int]) -> Comparison:
+        """The same of other sizes."""
+        args = (self.before, self.after, bool(self.changes), self.collective, sizes, self.algorithm)
+        return replace(self, rows=_rows(*args))
+
     def flat(self) -> list[dict[str, Any]]:
         """A dict of plain values a size and side (before, after): for CSV and data frames."""
         found = []
@@ -158,12 +163,26 @@ def compare(
     hashed = any(isinstance(change, Spread) for change in made)
     start = Scenario(topology_of(machine), routing="hash" if hashed else "spread")
     after = apply(start, made)
-    one, other = Evaluator(start), Evaluator(after) if made else None
+    texts = tuple(str(change) for change in made)
+    return Comparison(
+        collective,
+        algorithm,
+        texts,
+        start,
+        after,
+        _rows(start, after, bool(made), collective, wanted, algorithm),
+    )
+
+
+def _rows(
+    start: Scenario, after: Scenario, changed: bool, collective: str, sizes: Iterable[int], algorithm: str
+) -> tuple[Row, ...]:
+    one, other = Evaluator(start), Evaluator(after) if changed else None
     touched = changed_links(start.topology, after.topology)
     ways_one = one.ways(collective, algorithm)
     ways_other = other.ways(collective, algorithm) if other is not None else []
     rows = []
-    for size in wanted:
+    for size in sizes:
         if algorithm == "all":
             rows += _all(one, other, ways_one, ways_other, collective, size)
             continue
@@ -178,8 +197,7 @@ def compare(
             if len(schedule.transfers) <= _MOST_KEPT:
                 kept = other.outcome_of(schedule, first.way, collective, size)
         rows.append(Row(size, first, second, kept, what_happened(first, second, kept, touched)))
-    texts = tuple(str(change) for change in made)
-    return Comparison(collective, algorithm, texts, start, after, tuple(rows))
+    return tuple(rows)
 
 
 def _all(

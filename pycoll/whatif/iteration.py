@@ -7,24 +7,23 @@ computing.
 from __future__ import annotations
 
 import bisect
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from pycoll.bench.units import format_seconds, format_size
 from pycoll.topology import Topology
 from pycoll.whatif.changes import Change, apply
 from pycoll.whatif.compare import topology_of
 from pycoll.whatif.evaluate import Evaluator, Outcome
+from pycoll.whatif.result import Result
 from pycoll.whatif.scenario import Scenario
 from pycoll.whatif.workload import Layer, Workload
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = ["Iteration", "Transfer", "buckets", "iterate"]
+__all__ = ["Iteration", "Steps", "Transfer", "buckets", "iterate"]
 
 #: Above so many ranks a way is simulated once, for the largest size; smaller ones by its latency and bytes.
 _MOST_RANKS = 256
@@ -47,7 +46,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Iteration:
+class Iteration(Result):
     """A step's time (s), that of computing alone, and of all collectives; the difference is exposed."""
 
     workload: str
@@ -96,38 +95,45 @@ class Iteration:
             "priced_by": [{"size_bytes": each.size, **each.to_dict()} for each in self.choices],
         }
 
-    def __str__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(file=text, width=120).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+    def flat(self) -> list[dict[str, Any]]:
+        """A dict of plain values a collective, for CSV and data frames; seconds and bytes."""
+        head = {"workload": self.workload, "topology": self.machine}
+        return [head | vars(each) for each in self.transfers]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
+        from pycoll.whatif.tables import iteration_table
 
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column()
-        sizes = [each.bytes for each in self.transfers]
-        table.add_row("step", f"{self.workload}, {self.pattern}, on {self.machine}, {self.ranks} ranks")
-        table.add_row(
-            "time", f"{format_seconds(self.time)}, of which computing {format_seconds(self.compute)}"
-        )
-        table.add_row(
-            "communication",
-            f"{format_seconds(self.communication)} in {len(sizes):,} collectives of "
-            f"{format_size(min(sizes, default=0))} to {format_size(max(sizes, default=0))}",
-        )
-        table.add_row("exposed", f"{format_seconds(self.exposed)}; {self.overlap:.0%} is hidden by computing")
-        table.add_row("efficiency", f"{self.efficiency:.1%} of a step without communication")
-        for each in self.choices[-1:]:
-            table.add_row(
-                "priced by",
-                f"{each.collective} by {each.way}: {format_seconds(each.time)} for {format_size(each.size)}, "
-                f"{each.share:.0%} of the bound, limited by {each.binding or 'latency'}",
-            )
-        yield table
+        yield iteration_table(self)
+
+
+@dataclass(frozen=True)
+class Steps(Result):
+    """A step before and after changes; ``measured`` is its seconds in the trace that it comes from."""
+
+    before: Iteration
+    after: Iteration | None = None
+    changes: tuple[str, ...] = ()
+    measured: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON; seconds and bytes."""
+        return {
+            "before": self.before.to_dict(),
+            "changes": list(self.changes),
+            "after": self.after and self.after.to_dict(),
+            "time_ratio": self.after.time / self.before.time if self.after and self.before.time else None,
+            "measured_s": self.measured,
+        }
+
+    def flat(self) -> list[dict[str, Any]]:
+        """A dict of plain values a side and collective, for CSV and data frames; seconds and bytes."""
+        sides = [("before", self.before)] + ([("after", self.after)] if self.after is not None else [])
+        return [{"side": side} | row for side, step in sides for row in step.flat()]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from pycoll.whatif.tables import steps_table
+
+        yield from steps_table(self)
 
 
 def iterate(

@@ -18,9 +18,10 @@ from pycoll.whatif.story import change_text
 if TYPE_CHECKING:
     from pycoll.whatif.compare import Comparison, Row
     from pycoll.whatif.each import Harms
+    from pycoll.whatif.iteration import Iteration, Steps
     from pycoll.whatif.sweep import Sweep
 
-__all__ = ["comparison_table", "harm_table", "rate", "sweep_table"]
+__all__ = ["comparison_table", "harm_table", "iteration_table", "rate", "steps_table", "sweep_table"]
 
 
 def rate(value: float) -> str:
@@ -176,3 +177,47 @@ def sweep_table(sweep: Sweep) -> Iterable[RenderableType]:
     yield table
     for sentence in sweep.crossings:
         yield Text(sentence)
+
+
+def iteration_table(step: Iteration) -> Table:
+    """A step: its time, what of it is sending, how much of that is exposed, and by what it was priced."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    sizes = [each.bytes for each in step.transfers]
+    table.add_row("step", f"{step.workload}, {step.pattern}, on {step.machine}, {step.ranks} ranks")
+    table.add_row("time", f"{format_seconds(step.time)}, of which computing {format_seconds(step.compute)}")
+    table.add_row(
+        "communication",
+        f"{format_seconds(step.communication)} in {len(sizes):,} collectives of "
+        f"{format_size(min(sizes, default=0))} to {format_size(max(sizes, default=0))}",
+    )
+    table.add_row("exposed", f"{format_seconds(step.exposed)}; {step.overlap:.0%} is hidden by computing")
+    table.add_row("efficiency", f"{step.efficiency:.1%} of a step without communication")
+    for each in step.choices[-1:]:
+        table.add_row(
+            "priced by",
+            f"{each.collective} by {each.way}: {format_seconds(each.time)} for {format_size(each.size)}, "
+            f"{each.share:.0%} of the bound, limited by {each.binding or 'latency'}",
+        )
+    return table
+
+
+def steps_table(steps: Steps) -> Iterable[RenderableType]:
+    """A step before and after, and a sentence on what changed."""
+    before, after = steps.before, steps.after
+    yield iteration_table(before)
+    if steps.measured is not None:
+        yield Text(
+            f"\nIn the trace a step takes {format_seconds(steps.measured)} "
+            f"({before.time / steps.measured - 1:+.1%})."
+        )
+    if after is None:
+        return
+    yield Text(f"\nafter {' '.join(steps.changes)}\n")
+    yield iteration_table(after)
+    yield Text(
+        f"\nA step takes {format_seconds(after.time)} in place of {format_seconds(before.time)} "
+        f"({after.time / before.time - 1:+.1%}); exposed are {format_seconds(after.exposed)}, "
+        f"{format_seconds(before.exposed)} before."
+    )

@@ -1,0 +1,53 @@
+"""The pages of `pycoll whatif`: what is computed for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pycoll import Topology
+    from pycoll.whatif import Change, Study
+
+#: On machines of up to so many ranks the page ranks links by harm without being asked to.
+_SMALL = 64
+
+
+def page_of(
+    machine: Topology,
+    changes: list[Change],
+    collective: str,
+    size: str,
+    algorithm: str,
+    study: Study,
+    each: str = "",
+    sweep: str = "",
+    workload: str = "",
+    pattern: str = "",
+) -> tuple[dict[str, Any], Any]:
+    """The page's document, and the answer that is printed: the study's, the steps', or the comparison."""
+    from pycoll import whatif
+    from pycoll.cli.whatif import steps_of
+    from pycoll.whatif.compare import sizes_of
+    from pycoll.whatif.page import document_of
+
+    steps = steps_of(machine, workload, pattern, changes, algorithm) if workload else None
+    sizes: list[int] | str = sizes_of(size) if size else "1KiB,1MiB,64MiB,1GiB"
+    if steps is not None and steps.before.choices:
+        priciest = steps.before.choices[-1]
+        collective, sizes = priciest.collective, [priciest.size] if not size else sizes
+    comparison = whatif.compare(machine, changes, collective, sizes, algorithm)
+    of_study = sizes_of(size)[-1] if size else "256MiB"
+    fixed = "auto" if algorithm == "all" else algorithm
+    harms = None
+    if each or len(machine.ranks) <= _SMALL:
+        harms = whatif.each(
+            machine, each or "link", collective, of_study, algorithm=fixed, changes=changes, study=study
+        )
+    swept = None
+    if sweep:
+        swept = whatif.sweep(
+            machine, sweep, collective, of_study, algorithm=algorithm, changes=changes, study=study
+        )
+    document = document_of(comparison, harms=harms, sweep=swept, steps=steps)
+    asked = (swept, harms if each else None, steps, comparison)
+    return document, next(answer for answer in asked if answer is not None)
