@@ -164,6 +164,12 @@ def whatif(
             show_default=False,
         ),
     ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page with sliders, until Ctrl-C; see --bind.")
+    ] = False,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="ADDRESS:PORT", help="Where --serve does so.")
+    ] = "127.0.0.1:8642",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
@@ -197,6 +203,13 @@ def whatif(
         remove, add, fail, oversubscribe, slow, latency, busy, place, late, late_dist, ecmp, spread, flows
     )
     result: Any
+    if serve:
+        if each or sweep or workload or html is not None or as_json or as_csv:
+            raise InvalidArgument("--serve goes with changes, --collective, --size and --algorithm only")
+        from pycoll.cli.whatif_page import serve_page
+
+        serve_page(bind, machine, changes, collective, size, algorithm)
+        return
     if html is not None:
         from pycoll.cli.whatif_page import page_of
         from pycoll.whatif.page import write_page

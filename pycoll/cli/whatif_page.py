@@ -51,3 +51,27 @@ def page_of(
     document = document_of(comparison, harms=harms, sweep=swept, steps=steps)
     asked = (swept, harms if each else None, steps, comparison)
     return document, next(answer for answer in asked if answer is not None)
+
+
+def serve_page(
+    bind: str, machine: Topology, changes: list[Change], collective: str, size: str, algorithm: str
+) -> None:
+    """Serves the page until it is interrupted."""
+    import typer
+
+    from pycoll.whatif.page.server import PageServer, parse_bind
+
+    flags = " ".join(str(change) for change in changes)
+    with PageServer(
+        parse_bind(bind),
+        machine,
+        collective=collective,
+        size=size or "64MiB",
+        algorithm=algorithm,
+        flags=flags,
+    ) as server:
+        typer.echo(f"{server.url} has the page; Ctrl-C ends it")
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            typer.echo("")

@@ -88,8 +88,9 @@ class Comparison(Result):
 
     def again(self, sizes: Iterable[int]) -> Comparison:
         """The same of other sizes."""
-        args = (self.before, self.after, bool(self.changes), self.collective, sizes, self.algorithm)
-        return replace(self, rows=_rows(*args))
+        other = Evaluator(self.after) if self.changes else None
+        rows = _rows(Evaluator(self.before), other, self.collective, sizes, self.algorithm)
+        return replace(self, rows=rows)
 
     def flat(self) -> list[dict[str, Any]]:
         """A dict of plain values a size and side (before, after): for CSV and data frames."""
@@ -148,12 +149,15 @@ def compare(
     collective: str = "allreduce",
     sizes: int | str | Iterable[int | str] = "1KiB,1MiB,64MiB,1GiB",
     algorithm: str = "auto",
+    *,
+    before: Evaluator | None = None,
 ) -> Comparison:
     """A collective before and after changes, at each size.
 
     ``sizes`` are bytes of the larger of a rank's two buffers. ``algorithm``: ``auto`` chooses on both sides
     the one predicted to be quickest, ``all`` gives a row for each, a name (``ring``) or way (``ring/32``)
     holds it fixed. Where a change is ``Spread()``, before is a machine whose routers hash, by seed 0.
+    ``before`` is an evaluator of the machine as it is, which keeps its results from one call to the next.
 
     Raises TopologyError for names that mean nothing or ranks that are cut off, InvalidArgument for the rest.
     """
@@ -164,21 +168,15 @@ def compare(
     start = Scenario(topology_of(machine), routing="hash" if hashed else "spread")
     after = apply(start, made)
     texts = tuple(str(change) for change in made)
-    return Comparison(
-        collective,
-        algorithm,
-        texts,
-        start,
-        after,
-        _rows(start, after, bool(made), collective, wanted, algorithm),
-    )
+    one = before if before is not None and before.scenario == start else Evaluator(start)
+    rows = _rows(one, Evaluator(after) if made else None, collective, wanted, algorithm)
+    return Comparison(collective, algorithm, texts, start, after, rows)
 
 
 def _rows(
-    start: Scenario, after: Scenario, changed: bool, collective: str, sizes: Iterable[int], algorithm: str
+    one: Evaluator, other: Evaluator | None, collective: str, sizes: Iterable[int], algorithm: str
 ) -> tuple[Row, ...]:
-    one, other = Evaluator(start), Evaluator(after) if changed else None
-    touched = changed_links(start.topology, after.topology)
+    touched = changed_links(one.topology, other.topology) if other is not None else set()
     ways_one = one.ways(collective, algorithm)
     ways_other = other.ways(collective, algorithm) if other is not None else []
     rows = []

@@ -7,7 +7,7 @@
   const values = new Map();
   let asked = 0, timer = 0, running = null;
   const refusal = h("p", { class: "refusal", role: "alert" });
-  const flags = h("input", { type: "text", class: "flags", id: "flags", spellcheck: "false", autocomplete: "off", placeholder: setup.example, onchange: () => soon(0) });
+  const flags = h("input", { type: "text", class: "flags", id: "flags", spellcheck: "false", autocomplete: "off", placeholder: setup.example, value: setup.flags, onchange: () => soon(0) });
   const size = h("select", { id: "size", onchange: () => soon(0) }, setup.sizes.map((each) => h("option", { value: each, selected: each === setup.size }, each)));
   const algorithm = h("select", { id: "algorithm", onchange: () => soon(0) }, setup.algorithms.map((each) => h("option", { value: each, selected: each === setup.algorithm }, each)));
   const collective = h("select", { id: "collective", onchange: () => soon(0) }, setup.collectives.map((each) => h("option", { value: each, selected: each === setup.collective }, each)));
