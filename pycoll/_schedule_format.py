@@ -15,6 +15,7 @@ from pycoll._core import InvalidArgument, ScheduleError
 
 FORMAT_VERSION = 1
 FIELDS = ("round", "src", "dst", "piece", "reduce")
+AROUND = ("preceding", "following")  # of parts only
 
 TransferArray = npt.NDArray[np.void]
 """A NumPy structured array with the fields round, src, dst, piece (int32) and reduce (bool)."""
@@ -34,6 +35,8 @@ def integer(name: str, value: object) -> int:
 
 
 def param_text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(param_text(each) for each in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -110,8 +113,12 @@ def read_json(text: str) -> dict[str, Any]:
             wanted = {int: "an integer", str: "text", dict: "an object", list: "a list"}[kind]
             raise ScheduleError(f"field {name!r} must be {wanted}, not {json.dumps(value)[:40]}")
     for name in document:
-        if name not in kinds:
-            raise ScheduleError(f"there is no field {name!r}; the fields are {', '.join(kinds)}")
+        if name not in kinds and name not in AROUND:
+            known = ", ".join((*kinds, *AROUND))
+            raise ScheduleError(f"there is no field {name!r}; the fields are {known}")
+    for name in AROUND:
+        if not isinstance(document.get(name, []), list):
+            raise ScheduleError(f"field {name!r} must be a list, not {json.dumps(document[name])[:40]}")
     if document["pycoll_schedule"] != FORMAT_VERSION:
         raise ScheduleError(
             f"field 'pycoll_schedule' is {document['pycoll_schedule']}: this version of pycoll reads "
@@ -120,9 +127,10 @@ def read_json(text: str) -> dict[str, Any]:
     for name, value in document["params"].items():
         if not isinstance(value, str):
             raise ScheduleError(f"field 'params': {name!r} must be text, not {json.dumps(value)[:40]}")
-    for index, row in enumerate(document["transfers"]):
-        if not isinstance(row, list):
-            raise ScheduleError(f"transfers[{index}]: must be a list, not {json.dumps(row)[:40]}")
+    for name in ("transfers", *AROUND):
+        for index, row in enumerate(document.get(name, [])):
+            if not isinstance(row, list):
+                raise ScheduleError(f"{name}[{index}]: must be a list, not {json.dumps(row)[:40]}")
     return document
 
 
@@ -136,9 +144,15 @@ def write_json(schedule: _core.Schedule) -> str:
         "root": schedule.root,
         "params": schedule.params,
     }
-    names = ('"copy"', '"reduce"')
-    transfers = schedule.transfers.tolist()
-    rows = ",\n".join(f"    [{r}, {s}, {d}, {p}, {names[a]}]" for r, s, d, p, a in transfers)
     fields = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    fields.append(f'  "transfers": [\n{rows}\n  ]' if rows else '  "transfers": []')
+    fields.append(_transfer_list("transfers", schedule.transfers))
+    fields += [
+        _transfer_list(name, getattr(schedule, name)) for name in AROUND if len(getattr(schedule, name))
+    ]
     return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def _transfer_list(name: str, transfers: TransferArray) -> str:
+    names = ('"copy"', '"reduce"')
+    rows = ",\n".join(f"    [{r}, {s}, {d}, {p}, {names[a]}]" for r, s, d, p, a in transfers.tolist())
+    return f'  "{name}": [\n{rows}\n  ]' if rows else f'  "{name}": []'

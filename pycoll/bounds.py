@@ -171,6 +171,7 @@ def _schedules(topology: Topology, collective: str, root: int) -> Iterator[Itera
     ranks = len(topology.ranks)
     names = [name for name, info in algorithms().items() if info.builtin and info.accepts(ranks)]
     names = [name for name in names if collective in algorithms()[name].collectives]
+    names = [name for name in names if not algorithms()[name].for_late_ranks]
     names.sort(key=lambda name: _LIKELY.index(name) if name in _LIKELY else len(_LIKELY))
 
     def family(name: str) -> Iterator[Schedule]:

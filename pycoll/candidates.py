@@ -33,7 +33,7 @@ def ways(collective: str, ranks: int, topology: Topology | None = None) -> list[
     if collective == "barrier" or ranks == 1:
         return found or ["direct/1"]
     for name, info in algorithms().items():
-        if collective not in info.collectives or not info.accepts(ranks):
+        if collective not in info.collectives or not info.accepts(ranks) or info.for_late_ranks:
             continue
         try:
             own = schedule_of(way_name(name, 0), collective, ranks, 0, topology)

@@ -77,6 +77,10 @@ class Schedule(_core.Schedule):
     Attributes: ``collective``, ``algorithm`` (names), ``ranks``, ``pieces``, ``root``, ``rounds`` (ints),
     ``params`` (what the builder was given, as text), ``hash`` (64 bits, equal on every machine),
     ``transfers`` (a read-only structured array with the fields round, src, dst, piece, reduce).
+
+    A *part* of a collective, such as the rounds of ``late_rank`` after the arrival, moreover has the
+    transfers ``preceding`` and ``following`` it, each with rounds of their own from 0. It is verified in
+    their midst, and drawn and simulated alone; running it is refused. ``is_part`` tells.
     """
 
     _verified = False
@@ -92,11 +96,14 @@ class Schedule(_core.Schedule):
         root: int = 0,
         algorithm: str = "custom",
         params: Mapping[str, object] | None = None,
+        preceding: Transfers = (),
+        following: Transfers = (),
     ) -> Schedule:
         """A schedule of these transfers, kept in the order given.
 
         ``pieces`` defaults to the least number that the collective allows and that has every piece named in
-        the transfers. Nothing is verified yet: call :meth:`verify`; running it does.
+        the transfers. Nothing is verified yet: call :meth:`verify`; running it does. With ``preceding`` or
+        ``following`` it is a part of what these transfers do together.
 
         Raises InvalidArgument when collective, ranks, pieces and root do not fit each other, ScheduleError
         when a transfer is no row of five integers.
@@ -108,7 +115,9 @@ class Schedule(_core.Schedule):
             used = int(rows[:, 3].max()) + 1 if len(rows) else 1
             pieces = -(-max(used, 1) // multiple) * multiple
         text = {name: param_text(value) for name, value in (params or {}).items()}
-        return cls(rows, collective, ranks, integer("pieces", pieces), integer("root", root), algorithm, text)
+        pieces, root = integer("pieces", pieces), integer("root", root)
+        around = (rows_of(preceding), rows_of(following))
+        return cls(rows, collective, ranks, pieces, root, algorithm, text, *around)
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
@@ -160,6 +169,8 @@ class Schedule(_core.Schedule):
 
     def verify(self) -> ScheduleReport:
         """Checks that every contribution reaches every place that is owed it, exactly once.
+
+        A part is checked in the midst of what precedes and follows it; the report is of the part.
 
         Raises ScheduleError, naming round, transfer and reason, for double counting, a copy of a partial
         result, a read of nothing, clashing writes, an index out of range or an unmet postcondition.
@@ -225,11 +236,18 @@ class Schedule(_core.Schedule):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _core.Schedule):
             return NotImplemented
-        return (
-            (self.collective, self.ranks, self.pieces, self.root)
-            == (other.collective, other.ranks, other.pieces, other.root)
-            and len(self.transfers) == len(other.transfers)
-            and bool((self.transfers == other.transfers).all())
+        return (self.collective, self.ranks, self.pieces, self.root) == (
+            other.collective,
+            other.ranks,
+            other.pieces,
+            other.root,
+        ) and all(
+            len(own) == len(others) and bool((own == others).all())
+            for own, others in (
+                (self.transfers, other.transfers),
+                (self.preceding, other.preceding),
+                (self.following, other.following),
+            )
         )
 
     def __hash__(self) -> int:
@@ -237,12 +255,16 @@ class Schedule(_core.Schedule):
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = (self.collective, self.ranks, self.pieces, self.root, self.algorithm, self.params)
-        return Schedule, (rows_of(self.transfers), *fields)
+        around = (rows_of(self.preceding), rows_of(self.following))
+        return Schedule, (rows_of(self.transfers), *fields, *around)
 
 
 @dataclass(frozen=True)
 class AlgorithmInfo:
-    """An entry of the registry: a line of prose, its collectives, the ranks it takes, its source."""
+    """An entry of the registry: a line of prose, its collectives, the ranks it takes, its source.
+
+    ``for_late_ranks``: it pays only where a rank comes late, and is no candidate where all come on time.
+    """
 
     name: str
     description: str
@@ -250,6 +272,7 @@ class AlgorithmInfo:
     valid_ranks: str
     source: str
     builtin: bool
+    for_late_ranks: bool = False
 
     def accepts(self, ranks: int) -> bool:
         """Whether the algorithm runs on so many ranks."""
@@ -421,6 +444,8 @@ def _build_registered(
         root,
         name,
         {key: param_text(value) for key, value in params.items()},
+        rows_of(()),
+        rows_of(()),
     )
     schedule.verify()
     return schedule

@@ -48,6 +48,13 @@ void ScheduleBuilder::add(int round, int src, int dst, PieceRange pieces, Action
     schedule_.transfers.push_back({round, src, dst, piece, action});
 }
 
+void ScheduleBuilder::add(const std::vector<Transfer>& transfers, int first_round) {
+  for (Transfer transfer : transfers) {
+    transfer.round += first_round;
+    schedule_.transfers.push_back(transfer);
+  }
+}
+
 void ScheduleBuilder::follow(std::vector<int> order) {
   order_ = std::move(order);
   root_position_ = static_cast<int>(std::find(order_.begin(), order_.end(), root()) - order_.begin());

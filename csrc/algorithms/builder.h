@@ -51,6 +51,7 @@ class ScheduleBuilder {
     add(round, src, dst, pieces, Action::Reduce);
   }
   void add(int round, int src, int dst, PieceRange pieces, Action action);
+  void add(const std::vector<Transfer>& transfers, int first_round);
 
   // The schedule, its transfers by (round, piece, src, dst).
   Schedule finish();

@@ -21,5 +21,7 @@ Algorithm pairwise();
 Algorithm packed_trees();
 Algorithm torus_ring();
 Algorithm hierarchical();
+Algorithm late_rank_allreduce();
+Algorithm stragglar();
 
 }  // namespace pycoll

@@ -44,6 +44,29 @@ double number_param(const BuildRequest& request, std::string_view name, double o
   return read(request, name, otherwise, least, most, "a number");
 }
 
+std::vector<int> integers_param(const BuildRequest& request, std::string_view name,
+                                const std::vector<int>& otherwise, int least, int most) {
+  const std::string* text = find(request, name);
+  if (!text) return otherwise;
+  std::vector<int> values;
+  std::string_view rest = *text;
+  if (rest.size() >= 2 && rest.front() == '[' && rest.back() == ']') rest = rest.substr(1, rest.size() - 2);
+  while (true) {
+    while (rest.starts_with(' ')) rest.remove_prefix(1);
+    int value{};
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    if (error != std::errc() || value < least || value > most) break;
+    values.push_back(value);
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    if (rest.empty()) return values;
+    if (!rest.starts_with(',')) break;
+    rest.remove_prefix(1);
+  }
+  refuse(name, *text,
+         "whole numbers between " + std::to_string(least) + " and " + std::to_string(most) +
+             " with commas between them");
+}
+
 std::string choice_param(const BuildRequest& request, std::string_view name,
                          const std::vector<std::string>& choices) {
   const std::string* text = find(request, name);

@@ -39,6 +39,8 @@ std::span<const Algorithm> algorithms() {
       hierarchical(),
       torus_ring(),
       packed_trees(),
+      late_rank_allreduce(),
+      stragglar(),
   };
   return all;
 }

@@ -32,6 +32,7 @@ struct Algorithm {
   std::string_view valid_ranks;  // for people: "any", "powers of two"
   bool (*accepts)(int ranks);
   Schedule (*build)(const BuildRequest& request);
+  bool for_late_ranks = false;  // pays only where a rank comes late: no candidate where all come on time
 };
 
 std::span<const Algorithm> algorithms();

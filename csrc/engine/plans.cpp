@@ -46,6 +46,9 @@ void Plans::require_fit(const Schedule& schedule, CollectiveKind kind) const {
                           std::string(name_of(collective.kind)) + " of " + std::to_string(collective.ranks) +
                           " ranks; the call is " + std::string(name_of(kind)) + " of " +
                           std::to_string(ranks_) + " ranks");
+  if (schedule.is_part())
+    throw InvalidArgument("group '" + group_ + "': the schedule is a part of '" + schedule.algorithm +
+                          "', which does not do its collective alone; build the whole (phase=\"both\")");
 }
 
 std::shared_ptr<const Plan> Plans::own_plan(const std::shared_ptr<const Schedule>& schedule,

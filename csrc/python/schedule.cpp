@@ -36,10 +36,10 @@ py::dtype transfer_dtype() {
   return py::dtype(names, formats, offsets, sizeof(Transfer));
 }
 
-py::array view_of_transfers(const py::object& owner) {
-  const auto& schedule = owner.cast<const Schedule&>();
-  py::array view(transfer_dtype(), {schedule.transfers.size()}, {sizeof(Transfer)}, schedule.transfers.data(),
-                 owner);
+template <std::vector<Transfer> Schedule::* kTransfers>
+py::array view_of(const py::object& owner) {
+  const auto& transfers = owner.cast<const Schedule&>().*kTransfers;
+  py::array view(transfer_dtype(), {transfers.size()}, {sizeof(Transfer)}, transfers.data(), owner);
   view.attr("setflags")(py::arg("write") = false);
   return view;
 }
@@ -47,19 +47,28 @@ py::array view_of_transfers(const py::object& owner) {
 // A row a transfer: round, src, dst, piece, reduce.
 using TransferRows = py::array_t<int32_t, py::array::c_style>;
 
-std::shared_ptr<Schedule> make_schedule(const TransferRows& rows, std::string_view collective, int ranks,
-                                        int pieces, int root, std::string algorithm,
-                                        std::map<std::string, std::string> params) {
+std::vector<Transfer> transfers_of(const TransferRows& rows) {
   if (rows.ndim() != 2 || rows.shape(1) != 5)
     throw InvalidArgument("transfers must be an array of five columns");
+  std::vector<Transfer> transfers;
+  const auto row = rows.unchecked<2>();
+  transfers.reserve(static_cast<size_t>(row.shape(0)));
+  for (py::ssize_t i = 0; i < row.shape(0); ++i)
+    transfers.push_back(
+        {row(i, 0), row(i, 1), row(i, 2), row(i, 3), row(i, 4) != 0 ? Action::Reduce : Action::Copy});
+  return transfers;
+}
+
+std::shared_ptr<Schedule> make_schedule(const TransferRows& rows, std::string_view collective, int ranks,
+                                        int pieces, int root, std::string algorithm,
+                                        std::map<std::string, std::string> params,
+                                        const TransferRows& preceding, const TransferRows& following) {
   auto schedule = std::make_shared<Schedule>();
   schedule->collective = {parse_kind(collective), ranks, pieces, root};
   schedule->collective.check();
-  const auto row = rows.unchecked<2>();
-  schedule->transfers.reserve(static_cast<size_t>(row.shape(0)));
-  for (py::ssize_t i = 0; i < row.shape(0); ++i)
-    schedule->transfers.push_back(
-        {row(i, 0), row(i, 1), row(i, 2), row(i, 3), row(i, 4) != 0 ? Action::Reduce : Action::Copy});
+  schedule->transfers = transfers_of(rows);
+  schedule->preceding = transfers_of(preceding);
+  schedule->following = transfers_of(following);
   schedule->algorithm = std::move(algorithm);
   schedule->params = std::move(params);
   return schedule;
@@ -74,6 +83,7 @@ py::dict describe(const Algorithm& algorithm) {
   info["source"] = algorithm.source;
   info["collectives"] = py::tuple(collectives);
   info["valid_ranks"] = algorithm.valid_ranks;
+  info["for_late_ranks"] = algorithm.for_late_ranks;
   return info;
 }
 
@@ -98,7 +108,8 @@ void bind_schedule(py::module_& module) {
 
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule")
       .def(py::init(&make_schedule), py::arg("transfers"), py::arg("collective"), py::arg("ranks"),
-           py::arg("pieces"), py::arg("root"), py::arg("algorithm"), py::arg("params"))
+           py::arg("pieces"), py::arg("root"), py::arg("algorithm"), py::arg("params"), py::arg("preceding"),
+           py::arg("following"))
       .def(py::init<const Schedule&>(), py::arg("other"))
       .def_property_readonly("collective", [](const Schedule& self) { return name_of(self.collective.kind); })
       .def_property_readonly("ranks", &Schedule::ranks)
@@ -108,7 +119,10 @@ void bind_schedule(py::module_& module) {
       .def_readonly("params", &Schedule::params)
       .def_property_readonly("rounds", &Schedule::rounds)
       .def_property_readonly("hash", &Schedule::hash)
-      .def_property_readonly("transfers", &view_of_transfers);
+      .def_property_readonly("is_part", &Schedule::is_part)
+      .def_property_readonly("transfers", &view_of<&Schedule::transfers>)
+      .def_property_readonly("preceding", &view_of<&Schedule::preceding>)
+      .def_property_readonly("following", &view_of<&Schedule::following>);
 
   module.attr("TRANSFER_DTYPE") = transfer_dtype();
   module.def("verify", &verify, py::arg("schedule"), py::call_guard<py::gil_scoped_release>());

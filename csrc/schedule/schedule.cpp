@@ -4,10 +4,14 @@
 
 namespace pycoll {
 
-int Schedule::rounds() const {
+int rounds_of(const std::vector<Transfer>& transfers) {
   int rounds = 0;
   for (const Transfer& transfer : transfers) rounds = std::max(rounds, transfer.round + 1);
   return rounds;
+}
+
+int Schedule::rounds() const {
+  return rounds_of(transfers);
 }
 
 // A multiply-xorshift chain over 64-bit words made of the values themselves, never of memory, so that padding
@@ -21,10 +25,18 @@ uint64_t Schedule::hash() const {
   };
   mix(static_cast<int32_t>(collective.kind), collective.ranks);
   mix(collective.pieces, collective.root);
-  for (const Transfer& transfer : transfers) {
-    mix(transfer.round, transfer.piece);
-    mix(transfer.src, transfer.dst);
-    mix(0, static_cast<int32_t>(transfer.action));
+  const auto mix_all = [&mix](const std::vector<Transfer>& all) {
+    for (const Transfer& transfer : all) {
+      mix(transfer.round, transfer.piece);
+      mix(transfer.src, transfer.dst);
+      mix(0, static_cast<int32_t>(transfer.action));
+    }
+  };
+  mix_all(transfers);
+  for (const auto* elsewhere : {&preceding, &following}) {
+    if (elsewhere->empty()) continue;
+    mix(-1, elsewhere == &preceding);
+    mix_all(*elsewhere);
   }
   return state;
 }

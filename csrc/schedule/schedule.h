@@ -32,10 +32,19 @@ struct Schedule {
   std::string algorithm;                      // registry name, or the user's own
   std::map<std::string, std::string> params;  // what the builder was given, for people and for files
 
+  // Of a part of a collective: what ran before it, and what is to run after it, each with rounds of its own
+  // from 0. A part is verified in its place and can be simulated alone, but not executed: it does not do its
+  // collective.
+  std::vector<Transfer> preceding;
+  std::vector<Transfer> following;
+
+  bool is_part() const { return !preceding.empty() || !following.empty(); }
   int ranks() const { return collective.ranks; }
   int pieces() const { return collective.pieces; }
   int rounds() const;     // greatest round + 1; 0 without transfers
-  uint64_t hash() const;  // of collective and transfers, not of names; equal on every machine
+  uint64_t hash() const;  // of collective and all transfers, not of names; equal on every machine
 };
+
+int rounds_of(const std::vector<Transfer>& transfers);
 
 }  // namespace pycoll

@@ -71,8 +71,11 @@ struct Violation {
 // walked one after another and the memory is that of one.
 class PieceWalk {
  public:
-  explicit PieceWalk(const Schedule& schedule)
+  // Transfers [own_begin, own_end) count for the depth.
+  PieceWalk(const Schedule& schedule, size_t own_begin, size_t own_end)
       : schedule_(schedule),
+        own_begin_(own_begin),
+        own_end_(own_end),
         collective_(schedule.collective),
         // A piece with one contributor is there or not: one bit, whatever the number of ranks.
         bits_(collective_.sole_contributor(0) == Collective::kEveryRank ? collective_.ranks : 1),
@@ -157,7 +160,8 @@ class PieceWalk {
       read_depth_[i] = depth_[static_cast<size_t>(transfer.src)];
     }
     for (size_t i = 0; i < count; ++i) {
-      std::string reason = write(at(indices[i]), read_.data() + i * words_, read_depth_[i] + 1);
+      const bool own = indices[i] >= own_begin_ && indices[i] < own_end_;
+      std::string reason = write(at(indices[i]), read_.data() + i * words_, read_depth_[i] + (own ? 1 : 0));
       if (!reason.empty()) return Violation{indices[i], std::move(reason)};
     }
     return std::nullopt;
@@ -201,6 +205,8 @@ class PieceWalk {
   }
 
   const Schedule& schedule_;
+  const size_t own_begin_;
+  const size_t own_end_;
   const Collective& collective_;
   const int bits_;
   const size_t words_;
@@ -212,12 +218,12 @@ class PieceWalk {
   int greatest_depth_ = 0;
 };
 
-void walk_pieces(const Schedule& schedule, ScheduleReport& report) {
+void walk_pieces(const Schedule& schedule, size_t own_begin, size_t own_end, ScheduleReport& report) {
   std::vector<std::vector<size_t>> by_piece(static_cast<size_t>(schedule.pieces()));
   for (size_t i = 0; i < schedule.transfers.size(); ++i)
     by_piece[static_cast<size_t>(schedule.transfers[i].piece)].push_back(i);
 
-  PieceWalk walk(schedule);
+  PieceWalk walk(schedule, own_begin, own_end);
   std::optional<Violation> first;  // by round, so that the message points at the cause
   std::string unmet;
   for (int piece = 0; piece < schedule.pieces(); ++piece) {
@@ -237,8 +243,8 @@ void walk_pieces(const Schedule& schedule, ScheduleReport& report) {
                         describe(schedule.transfers[first->transfer], first->transfer) + ": " +
                         first->reason);
   if (!unmet.empty())
-    throw ScheduleError(describe(schedule) + ": after the last round (" + std::to_string(report.rounds - 1) +
-                        "), " + unmet);
+    throw ScheduleError(describe(schedule) + ": after the last round (" +
+                        std::to_string(schedule.rounds() - 1) + "), " + unmet);
   report.depth = walk.depth();
 }
 
@@ -271,6 +277,25 @@ void count_traffic(const Schedule& schedule, ScheduleReport& report) {
   }
 }
 
+// The whole that a part belongs to.
+Schedule whole_of(const Schedule& part) {
+  Schedule whole;
+  whole.collective = part.collective;
+  whole.algorithm = part.algorithm + ", all its parts";
+  int64_t first_round = 0;
+  for (const auto* transfers : {&part.preceding, &part.transfers, &part.following}) {
+    const size_t begin = whole.transfers.size();
+    whole.transfers.insert(whole.transfers.end(), transfers->begin(), transfers->end());
+    require_indices_in_range(whole);
+    const int64_t end = first_round + rounds_of(*transfers);
+    if (end > kMaxRounds) throw ScheduleError(describe(whole) + ": it has more rounds than there can be");
+    for (size_t i = begin; i < whole.transfers.size(); ++i)
+      whole.transfers[i].round += static_cast<int32_t>(first_round);
+    first_round = end;
+  }
+  return whole;
+}
+
 }  // namespace
 
 ScheduleReport verify(const Schedule& schedule) {
@@ -282,7 +307,13 @@ ScheduleReport verify(const Schedule& schedule) {
   require_indices_in_range(schedule);
   ScheduleReport report;
   report.rounds = schedule.rounds();
-  walk_pieces(schedule, report);
+  if (schedule.is_part()) {
+    const Schedule whole = whole_of(schedule);
+    const size_t begin = schedule.preceding.size();
+    walk_pieces(whole, begin, begin + schedule.transfers.size(), report);
+  } else {
+    walk_pieces(schedule, 0, schedule.transfers.size(), report);
+  }
   count_traffic(schedule, report);
   return report;
 }

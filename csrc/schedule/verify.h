@@ -19,7 +19,8 @@ struct ScheduleReport {
 // Walks the rounds with one set of contributions a (rank, piece). Throws ScheduleError naming round, transfer
 // and reason for: a reduce of overlapping contributions (double counting), a copy of a value that is not
 // complete, a read of nothing, two writes to one (rank, piece) in one round unless all are reduces, a
-// transfer to oneself, an index out of range, an unmet postcondition.
+// transfer to oneself, an index out of range, an unmet postcondition. A part is played with what precedes and
+// follows it; the report is of the part alone.
 ScheduleReport verify(const Schedule& schedule);
 
 }  // namespace pycoll

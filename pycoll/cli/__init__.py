@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pycoll.cli import bench, bound, doctor, explain, schedule, topo, tune, whatif
+from pycoll.cli import bench, bound, doctor, explain, late_rank, schedule, topo, tune, whatif
 from pycoll.cli._app import app, fail
 
 app.command()(bench.bench)
@@ -13,6 +13,7 @@ app.command()(explain.explain)
 app.command()(whatif.whatif)
 app.command()(doctor.doctor)
 app.command("algorithms")(schedule.list_algorithms)
+schedule.app.command("late-rank")(late_rank.late_rank)
 app.add_typer(schedule.app, name="schedule")
 topo.app.command()(bound.bound)
 app.add_typer(topo.app, name="topo")
