@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 namespace pycoll {
 namespace {
@@ -37,33 +38,38 @@ bool output_is_everything(CollectiveKind kind) {
 
 }  // namespace
 
-void Executor::run(const Plan& plan, const CollectiveCall& call) {
+bool Executor::works_in_output(const CollectiveCall& call) {
   const bool as_it_is = !is_reduction(call.kind) || wire_op(call.op) == call.op;
-  if (output_is_everything(call.kind) && as_it_is)
-    run_in_output(plan, call);
-  else
-    run_in_scratch(plan, call);
+  return output_is_everything(call.kind) && as_it_is;
+}
+
+void Executor::run(const Plan& plan, const CollectiveCall& call) {
+  if (!works_in_output(call)) return run_in_scratch(plan, call);
+  load_output(call);
+  run_loaded(plan, call);
 }
 
 // The output holds the whole logical buffer, so it serves as working storage: no scratch, no windows.
-void Executor::run_in_output(const Plan& plan, const CollectiveCall& call) {
+void Executor::load_output(const CollectiveCall& call) {
+  if (call.input == nullptr) return;
+  const size_t share = call.count * size_of(call.dtype);
+  const auto rank = static_cast<size_t>(transport_.rank());
+  std::byte* target =
+      static_cast<std::byte*>(call.output) + (call.kind == CollectiveKind::AllGather ? rank * share : 0);
+  if (target != call.input) copy_bytes(target, call.input, share);
+}
+
+void Executor::run_loaded(const Plan& plan, const CollectiveCall& call, Gate* gate) {
   const Collective& collective = plan.schedule->collective;
   const uint64_t elements = collective.logical_elements(call.count);
   const size_t size = size_of(call.dtype);
   auto* const output = static_cast<std::byte*>(call.output);
-  const int rank = transport_.rank();
-  if (call.input != nullptr) {
-    const size_t share = call.count * size;
-    std::byte* target =
-        output + (call.kind == CollectiveKind::AllGather ? static_cast<size_t>(rank) * share : 0);
-    if (target != call.input) copy_bytes(target, call.input, share);
-  }
   extents_.clear();
   for (const int32_t piece : plan.program.pieces) {
     const uint64_t begin = collective.piece_begin(piece, elements);
     extents_.push_back({output + begin * size, (collective.piece_begin(piece + 1, elements) - begin) * size});
   }
-  move(plan.program, call.dtype, is_reduction(call.kind) ? call.op : Op::Sum);
+  move(plan.program, call.dtype, is_reduction(call.kind) ? call.op : Op::Sum, gate);
 }
 
 // Everything else works in a bounded scratch, window by window: where a rank must hold partial results that
@@ -129,22 +135,35 @@ void Executor::store(const Plan& plan, const CollectiveCall& call, Window window
   }
 }
 
-void Executor::move(const Program& program, DType dtype, Op op) {
+void Executor::move(const Program& program, DType dtype, Op op, Gate* gate) {
   done_.assign(program.steps.size(), 0);
   next_send_.assign(program.sends.size(), 0);
   next_receive_.assign(program.receives.size(), 0);
-  const auto finished = [&] { return awaited_peer(program) < 0; };
-  while (!finished())
-    transport_.wait([&] { return progress(program, dtype, op); }, [&] { return awaited_peer(program); });
+  constexpr int kAll = std::numeric_limits<int>::max();
+  for (;;) {
+    // In this order: closed means that it opens no further.
+    const bool closed = gate == nullptr || gate->closed();
+    const int end = gate == nullptr ? kAll : gate->open();
+    const int awaited = awaited_peer(program, end);
+    if (awaited < 0 && closed) return;
+    // What a gate waits for comes with a message, which is looked at between the looks at progress.
+    const auto has_changed = [&] {
+      return gate != nullptr && (gate->open() != end || gate->closed() != closed);
+    };
+    transport_.wait([&] { return progress(program, dtype, op, gate) || has_changed(); },
+                    [&] { return awaited < 0 ? gate->keeper() : awaited; });
+  }
 }
 
-bool Executor::progress(const Program& program, DType dtype, Op op) {
+bool Executor::progress(const Program& program, DType dtype, Op op, Gate* gate) {
+  const int end = gate == nullptr ? std::numeric_limits<int>::max() : gate->open();
   bool moved = false;
   // Steps of length zero complete at once: nothing of them is in any stream.
   const auto advance = [&](const std::vector<int32_t>& list, size_t& next, auto&& some) {
     while (next < list.size()) {
       const auto index = static_cast<size_t>(list[next]);
       const Step& step = program.steps[index];
+      if (program.pieces[static_cast<size_t>(step.piece)] >= end) return;
       const size_t bytes = extents_[static_cast<size_t>(step.piece)].bytes;
       if (done_[index] < bytes) {
         if (!some(step, index)) return;
@@ -154,6 +173,7 @@ bool Executor::progress(const Program& program, DType dtype, Op op) {
       if (bytes != 0) step.sends ? transport_.align_send(step.peer) : transport_.align_receive(step.peer);
       ++next;
       moved = true;
+      if (gate != nullptr) gate->moved(program.pieces[static_cast<size_t>(step.piece)]);
     }
   };
   for (const int32_t index : program.peers) {
@@ -198,12 +218,20 @@ bool Executor::receive_some(const Step& step, size_t index, DType dtype, Op op) 
   return true;
 }
 
-int Executor::awaited_peer(const Program& program) const {
-  for (const int32_t peer : program.peers)
-    if (next_receive_[static_cast<size_t>(peer)] < program.receives[static_cast<size_t>(peer)].size())
-      return peer;
-  for (const int32_t peer : program.peers)
-    if (next_send_[static_cast<size_t>(peer)] < program.sends[static_cast<size_t>(peer)].size()) return peer;
+// A peer with which this rank has something to do yet, with pieces before `end`; -1: none.
+int Executor::awaited_peer(const Program& program, int end) const {
+  const auto unfinished = [&](const std::vector<int32_t>& list, size_t next) {
+    return next < list.size() &&
+           program.pieces[static_cast<size_t>(program.steps[static_cast<size_t>(list[next])].piece)] < end;
+  };
+  for (const int32_t index : program.peers) {
+    const auto peer = static_cast<size_t>(index);
+    if (unfinished(program.receives[peer], next_receive_[peer])) return index;
+  }
+  for (const int32_t index : program.peers) {
+    const auto peer = static_cast<size_t>(index);
+    if (unfinished(program.sends[peer], next_send_[peer])) return index;
+  }
   return -1;
 }
 

@@ -8,11 +8,27 @@
 
 namespace pycoll {
 
+// How far a run may go for now. Pieces are those of the schedule.
+class Gate {
+ public:
+  virtual ~Gate() = default;
+  virtual int open() = 0;             // pieces before this one may move
+  virtual bool closed() = 0;          // and will be all
+  virtual void moved(int piece) = 0;  // this rank has done one of its steps with it
+  virtual int keeper() = 0;           // the rank that opens it
+};
+
 class Executor {
  public:
   explicit Executor(Transport& transport) : transport_(transport) {}
 
   void run(const Plan& plan, const CollectiveCall& call);
+
+  // Of collectives whose output holds the whole buffer, step by step: whether a call can go so, its input
+  // brought to where the output is, and one of its plans, as far as the gate lets it.
+  static bool works_in_output(const CollectiveCall& call);
+  void load_output(const CollectiveCall& call);
+  void run_loaded(const Plan& plan, const CollectiveCall& call, Gate* gate = nullptr);
   size_t scratch_bytes() const { return scratch_.capacity(); }
 
  private:
@@ -26,15 +42,14 @@ class Executor {
     size_t length;
   };
 
-  void run_in_output(const Plan& plan, const CollectiveCall& call);
   void run_in_scratch(const Plan& plan, const CollectiveCall& call);
   void load(const Plan& plan, const CollectiveCall& call, Window window);
   void store(const Plan& plan, const CollectiveCall& call, Window window);
-  void move(const Program& program, DType dtype, Op op);
-  bool progress(const Program& program, DType dtype, Op op);
+  void move(const Program& program, DType dtype, Op op, Gate* gate = nullptr);
+  bool progress(const Program& program, DType dtype, Op op, Gate* gate);
   bool send_some(const Step& step, size_t index);
   bool receive_some(const Step& step, size_t index, DType dtype, Op op);
-  int awaited_peer(const Program& program) const;
+  int awaited_peer(const Program& program, int end) const;
 
   Transport& transport_;
   std::vector<Extent> extents_;    // by piece of the program

@@ -7,11 +7,13 @@
 
 #include "engine/call_header.h"
 #include "engine/calls.h"
+#include "engine/hosts/default_ways.h"
 
 namespace pycoll {
 namespace {
 
 constexpr std::string_view kDirect = "direct";
+constexpr std::string_view kLateRank = "late_rank";
 
 thread_local bool on_group_thread = false;
 
@@ -59,11 +61,11 @@ GroupCommunicator::GroupCommunicator(int rank, int ranks, Bootstrapped bootstrap
       log_(ranks),
       direct_(group_, arrivals_),
       channels_(group_),
-      hosts_(bootstrapped.network ? std::make_unique<Hosts>(group_, arrivals_, channels_, placement_, rank,
-                                                            std::move(bootstrapped.network))
-                                  : nullptr),
-      executor_(hosts_ ? static_cast<Transport&>(hosts_->transport) : channels_),
+      executor_(channels_),
       plans_(options_.group, rank, ranks, placement_.one_host() ? nullptr : placement_.topology()),
+      hosts_(bootstrapped.network ? std::make_unique<Hosts>(group_, arrivals_, channels_, placement_, rank,
+                                                            std::move(bootstrapped.network), plans_)
+                                  : nullptr),
       selection_(
           options_.group, ranks,
           [this](CollectiveKind kind, const Way& way, int root) { return plans_.plan_for(kind, way, root); }),
@@ -255,12 +257,22 @@ Arrivals::Met GroupCommunicator::match(const CollectiveCall& call, shm::Operatio
   return met;
 }
 
+// Whether nobody is waited for before the call begins. By default, where it is worth it, and where the table
+// or the call names the algorithm.
+bool GroupCommunicator::goes_late(const CollectiveCall& call, const Plan* plan) const {
+  if (!hosts_ || call.schedule) return false;
+  return (plan == nullptr || plan->schedule->algorithm == kLateRank) && hosts_->late_calls.fits(call);
+}
+
 Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan* plan,
                                          const Deadline& deadline, const Selection::Row* row, bool timed) {
   group_.throw_if_failed();
+  std::optional<HostLinks::Busy> busy;
+  if (hosts_) busy.emplace(hosts_->links);
   const bool carried = hosts_ && plan == nullptr && hosts_->meeting.carries(call);
+  const bool late = !carried && goes_late(call, plan);
   std::shared_ptr<const Plan> default_plan;
-  if (hosts_ && plan == nullptr && !carried) {
+  if (hosts_ && plan == nullptr && !carried && !late) {
     const Way way = default_way(call.kind, table_bytes(call, ranks()), placement_);
     default_plan = plans_.plan_for(call.kind, way.algorithm, way.pieces, call.root);
     plan = default_plan.get();
@@ -271,7 +283,7 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
   shm::CallHeader& header = next_header();
   const uint64_t sequence = header.sequence;
   header.count = barrier ? 0 : call.count;
-  header.schedule_hash = plan != nullptr ? plan->hash : 0;
+  header.schedule_hash = late ? hosts_->late_calls.hash(call) : plan != nullptr ? plan->hash : 0;
   header.factor = call.factor;
   // All_to_all in place writes what others may still want to read: not from where it lies.
   const bool readable = call.kind != CollectiveKind::AllToAll || call.input != call.output;
@@ -282,15 +294,26 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
   header.kind = call.kind;
   header.dtype = barrier ? DType::UInt8 : call.dtype;
   header.op = is_reduction(call.kind) ? call.op : Op::Sum;
-  const std::string_view algorithm = plan != nullptr ? std::string_view(plan->schedule->algorithm) : kDirect;
+  const std::string_view algorithm = late              ? kLateRank
+                                     : plan != nullptr ? std::string_view(plan->schedule->algorithm)
+                                                       : kDirect;
   header.algorithm[algorithm.copy(header.algorithm, sizeof header.algorithm - 1)] = '\0';
 
   shm::Operation operation = this->operation(name_of(call.kind), bytes, call, deadline);
+  const uint32_t hints = row != nullptr ? selection_.hints(*row) : 0;
   if (carried)
     hosts_->meeting.prepare(call, sequence);
-  else if (plan == nullptr)
+  else if (plan == nullptr && !late)
     direct_.prepare(call, sequence);
-  arrivals_.announce(sequence, row != nullptr ? selection_.hints(*row) : 0);
+  arrivals_.announce(sequence, hints);
+  if (late) {
+    Arrivals::Met met;
+    hosts_->transport.begin(operation);
+    const bool ran = hosts_->late_calls.run(call, header, hints, operation, log_.begin(sequence),
+                                            log_.seconds_per_tick(), met);
+    // Where the calls differ, the meeting says how, to all.
+    return ran ? met : match(call, operation, timed);
+  }
   Arrivals::Met met = match(call, operation, timed);
   // The table is of buffers that must be copied. Those in shared memory are best read where they lie.
   if (row != nullptr && bytes > shm::kSmallSlot && all_buffers_are_shared(call, sequence)) {
@@ -302,8 +325,13 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
   } else if (plan == nullptr) {
     direct_.finish(call, operation);
   } else if (bytes != 0) {
-    hosts_ ? hosts_->transport.begin(operation) : channels_.begin(operation);
-    executor_.run(*plan, call);
+    if (hosts_) {
+      hosts_->transport.begin(operation);
+      hosts_->executor.run(*plan, call);
+    } else {
+      channels_.begin(operation);
+      executor_.run(*plan, call);
+    }
   }
   return met;
 }
@@ -344,7 +372,8 @@ void* GroupCommunicator::allocate(size_t bytes) {
 
 MemoryReport GroupCommunicator::memory() const {
   return {.shared_bytes = group_.segment().layout().stride + point_to_point_->shared_bytes(),
-          .private_bytes = executor_.scratch_bytes(),
+          .private_bytes = executor_.scratch_bytes() +
+                           (hosts_ ? hosts_->executor.scratch_bytes() + hosts_->links.memory_bytes() : 0),
           .allocated_bytes = heap_.allocated_bytes()};
 }
 

@@ -59,6 +59,7 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   Arrivals::Met perform(const CollectiveCall& call, const Plan* plan, const Deadline& deadline,
                         const Selection::Row* row = nullptr, bool timed = false);
   Arrivals::Met match(const CollectiveCall& call, shm::Operation& operation, bool timed);
+  bool goes_late(const CollectiveCall& call, const Plan* plan) const;
   shm::CallHeader& next_header();
   shm::Operation operation(std::string_view name, size_t bytes, const CollectiveCall& call,
                            const Deadline& deadline) const;
@@ -75,9 +76,9 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   ArrivalLog log_;
   Direct direct_;
   shm::Channels channels_;
-  std::unique_ptr<Hosts> hosts_;  // null: all ranks are on one host
-  Executor executor_;
+  Executor executor_;  // of groups on one host
   Plans plans_;
+  std::unique_ptr<Hosts> hosts_;  // null: all ranks are on one host
   Selection selection_;
   uint32_t timed_calls_ = 0;
   double seconds_per_tick_ = 0;

@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "engine/hosts/default_ways.h"
 
-#include "engine/hosts/hosts.h"
+#include <algorithm>
 
 namespace pycoll {
 namespace {

@@ -41,7 +41,7 @@ void HostExchange::heed(std::span<const std::byte> bytes) {
   const auto blocks = bytes.subspan(sizeof note);
   early.blocks.assign(blocks.begin(), blocks.end());
   early.came_ns = now_ns();
-  early.id = note.id;
+  early.id.store(note.id, std::memory_order_release);
 }
 
 void HostExchange::send(uint64_t id, uint32_t round, int host, size_t blocks) {
@@ -86,7 +86,8 @@ std::span<const std::byte> HostExchange::all_gather(uint64_t id, std::span<const
     send(id, round, (host_ - distance + hosts_) % hosts_, blocks);
     Early& early = early_[id & 3][round];
     links_.look();
-    group_.wait_elsewhere(operation, leader((host_ + distance) % hosts_), [&] { return early.id == id; });
+    group_.wait_elsewhere(operation, leader((host_ + distance) % hosts_),
+                          [&] { return early.id.load(std::memory_order_acquire) == id; });
     take(early);
   }
   // The time that this host had them counts too, for the reader.

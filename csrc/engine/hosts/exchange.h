@@ -6,6 +6,7 @@
 // them to its predecessor at distance 2^k. ceil(log2 hosts) rounds.
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -31,10 +32,14 @@ class HostExchange {
   // until the next exchange.
   std::span<const std::byte> all_gather(uint64_t id, std::span<const std::byte> mine,
                                         shm::Operation& operation);
+  // Another host has begun the exchange of that collective.
+  bool heard(uint64_t sequence) const {
+    return early_[2 * sequence & 3][0].id.load(std::memory_order_acquire) == 2 * sequence;
+  }
 
  private:
-  struct Early {  // a message that came, perhaps before it was waited for
-    uint64_t id = 0;
+  struct Early {                  // a message that came, perhaps before it was waited for
+    std::atomic<uint64_t> id{0};  // stored last
     uint64_t came_ns = 0;
     std::vector<std::byte> blocks;
   };

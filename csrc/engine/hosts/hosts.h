@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "engine/decisions.h"
+#include "engine/hosts/late_calls.h"
 #include "engine/hosts/links.h"
 #include "engine/hosts/meeting.h"
 #include "engine/hosts/mixed_transport.h"
@@ -13,19 +13,22 @@ namespace pycoll {
 
 struct Hosts {
   Hosts(shm::Group& group, Arrivals& arrivals, shm::Channels& channels, const Placement& placement, int rank,
-        std::unique_ptr<Network> network)
+        std::unique_ptr<Network> network, Plans& plans)
       : links(group, placement, rank, std::move(network)),
-        meeting(group, arrivals, links),
-        transport(group, channels, links) {
+        exchange(group, links),
+        meeting(group, arrivals, links, exchange),
+        transport(group, channels, links),
+        executor(transport),
+        late_calls(group, links, exchange, executor, plans) {
     group.attend(&links);
   }
 
   HostLinks links;
+  HostExchange exchange;
   HostMeeting meeting;
   MixedTransport transport;
+  Executor executor;
+  LateCalls late_calls;
 };
-
-// How a call goes that is too large for the meeting and for which no table says anything.
-Way default_way(CollectiveKind kind, uint64_t bytes, const Placement& placement);
 
 }  // namespace pycoll

@@ -1,7 +1,5 @@
 #include "engine/hosts/links.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -61,17 +59,68 @@ void HostLinks::look() {
     const auto kind = static_cast<size_t>(note[0]);
     if (kind < kNoteKinds && handlers_[kind]) handlers_[kind](source, note);
   });
+  if (on_alarm_ && SteadyClock::now() >= alarm_) {
+    alarm_ = SteadyClock::time_point::max();
+    on_alarm_();
+  }
+}
+
+void HostLinks::set_alarm(SteadyClock::time_point when, std::function<void()> ring) {
+  const std::lock_guard lock(mutex_);
+  alarm_ = when;
+  on_alarm_ = std::move(ring);
 }
 
 void HostLinks::sleep(std::chrono::microseconds at_most) {
+  std::array<pollfd, 2> wakers{{{network_->descriptor(), POLLIN, 0}, {bell_.descriptor(), POLLIN, 0}}};
+  sleep_on(wakers, at_most);
+  if ((wakers[1].revents & POLLIN) != 0) bell_.clear();
+}
+
+void HostLinks::sleep_on(std::span<pollfd> wakers, std::chrono::microseconds at_most) {
   {
     const std::lock_guard lock(mutex_);
     if (!network_->arm()) return;
+    if (alarm_ != SteadyClock::time_point::max()) {
+      const auto left = std::chrono::ceil<std::chrono::microseconds>(alarm_ - SteadyClock::now());
+      at_most = std::clamp(left, std::chrono::microseconds{0}, at_most);
+    }
   }
-  std::array<pollfd, 2> wakers{{{network_->descriptor(), POLLIN, 0}, {bell_.descriptor(), POLLIN, 0}}};
   const timespec limit{at_most.count() / 1'000'000, at_most.count() % 1'000'000 * 1000};
   ::ppoll(wakers.data(), wakers.size(), &limit, nullptr);
-  if ((wakers[1].revents & POLLIN) != 0) bell_.clear();
+}
+
+HostLinks::~HostLinks() {
+  stopping_.store(true);
+  {
+    const std::lock_guard lock(idle_mutex_);
+  }
+  idle_.notify_one();
+  if (attendant_.joinable()) attendant_.join();
+}
+
+void HostLinks::attend_always() {
+  if (attended_) return;
+  attended_ = true;
+  attendant_ = std::thread([this] { attend(); });
+}
+
+void HostLinks::attend() {
+  constexpr milliseconds kNap{20};
+  while (!stopping_.load()) {
+    {
+      std::unique_lock lock(idle_mutex_);
+      // Not for ever: Busy says that it is over without a lock.
+      idle_.wait_for(lock, kNap, [this] { return stopping_.load() || !busy_.load(); });
+    }
+    if (stopping_.load() || busy_.load()) continue;
+    // Not on the bell: what it says is for the rank itself.
+    std::array<pollfd, 1> waker{{{network_->descriptor(), POLLIN, 0}}};
+    sleep_on(waker, kNap);
+    look();
+    // What was for the rank may have been heard here, just before it went to sleep.
+    if (busy_.load()) shm::ring_bell(bell_.name().c_str());
+  }
 }
 
 std::string HostLinks::in_words(int rank) const {

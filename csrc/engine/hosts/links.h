@@ -1,14 +1,18 @@
 // One rank's connections to the ranks of other hosts: what comes over them, attended to whenever the rank
 // waits.
 #pragma once
+#include <poll.h>
+
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/placement.h"
@@ -19,18 +23,22 @@
 namespace pycoll {
 
 // The first byte of every message of a group's network.
-enum class NoteKind : uint8_t { Exchange, Failure, Question, Answer };
-inline constexpr size_t kNoteKinds = 4;
+enum class NoteKind : uint8_t { Exchange, Failure, Question, Answer, Roll };
+inline constexpr size_t kNoteKinds = 5;
 
 class HostLinks final : public shm::Outside {
  public:
   using Handler = std::function<void(int source, std::span<const std::byte> note)>;
 
   HostLinks(shm::Group& group, const Placement& placement, int rank, std::unique_ptr<Network> network);
+  ~HostLinks() override;
 
   const Placement& placement() const { return placement_; }
   int rank() const { return rank_; }
   const Network& network() const { return *network_; }
+  size_t memory_bytes() const { return network_->memory_bytes(); }
+  // Held while handlers run; what they share with other threads goes under it too.
+  std::recursive_mutex& mutex() { return mutex_; }
 
   // What to do with notes of that kind; called while links are attended to, and may post.
   void handle(NoteKind kind, Handler handler) { handlers_[static_cast<size_t>(kind)] = std::move(handler); }
@@ -46,6 +54,25 @@ class HostLinks final : public shm::Outside {
   std::string blame(int rank) override;
   void spread() override;
 
+  // Calls `ring` in look() once that time has come, and does not sleep beyond it.
+  void set_alarm(SteadyClock::time_point when, std::function<void()> ring);
+
+  // A thread that looks while this rank is in no collective, so that others' questions are answered at any
+  // time.
+  void attend_always();
+  // This rank is in a collective: it looks for itself.
+  class Busy {
+   public:
+    explicit Busy(HostLinks& links) : links_(links) { links_.busy_.store(true); }
+    ~Busy() {
+      links_.busy_.store(false);
+      if (links_.attended_) links_.idle_.notify_one();
+    }
+
+   private:
+    HostLinks& links_;
+  };
+
   void leave();  // tells those who are connected, and gives that a moment to go
 
  private:
@@ -54,7 +81,8 @@ class HostLinks final : public shm::Outside {
   void answer(int source, std::span<const std::byte> note);
   std::optional<int> ask(int rank);
   void flush(std::chrono::milliseconds at_most);
-  void post_locked(int destination, std::span<const std::byte> note) { network_->post(destination, note); }
+  void sleep_on(std::span<pollfd> wakers, std::chrono::microseconds at_most);
+  void attend();
 
   shm::Group& group_;
   const Placement& placement_;
@@ -64,6 +92,14 @@ class HostLinks final : public shm::Outside {
   std::unique_ptr<Network> network_;
   std::array<Handler, kNoteKinds> handlers_;
   std::atomic<bool> spread_{false};
+  SteadyClock::time_point alarm_ = SteadyClock::time_point::max();
+  std::function<void()> on_alarm_;
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> stopping_{false};
+  bool attended_ = false;
+  std::mutex idle_mutex_;
+  std::condition_variable idle_;
+  std::thread attendant_;
   uint32_t question_ = 0;
   std::optional<int> answer_;
 };

@@ -43,11 +43,11 @@ Statement statement_of(std::span<const std::byte> block) {
 
 }  // namespace
 
-HostMeeting::HostMeeting(shm::Group& group, Arrivals& arrivals, HostLinks& links)
+HostMeeting::HostMeeting(shm::Group& group, Arrivals& arrivals, HostLinks& links, HostExchange& exchange)
     : group_(group),
       arrivals_(arrivals),
       links_(links),
-      exchange_(group, links),
+      exchange_(exchange),
       reader_(links.rank(), links.placement().ranks()),
       begins_(links.placement().hosts.size()),
       local_ticks_(static_cast<size_t>(group.ranks())) {}

@@ -13,7 +13,7 @@ namespace pycoll {
 
 class HostMeeting {
  public:
-  HostMeeting(shm::Group& group, Arrivals& arrivals, HostLinks& links);
+  HostMeeting(shm::Group& group, Arrivals& arrivals, HostLinks& links, HostExchange& exchange);
 
   // Whether all that ranks give in such a call travels with the meeting.
   bool carries(const CollectiveCall& call) const;
@@ -39,7 +39,7 @@ class HostMeeting {
   shm::Group& group_;
   Arrivals& arrivals_;
   HostLinks& links_;
-  HostExchange exchange_;
+  HostExchange& exchange_;
   Reader reader_;
   std::vector<std::byte> block_;  // a leader's own
   std::vector<size_t> begins_;    // by host, in what was gathered
