@@ -54,8 +54,10 @@ LateRequest read(const BuildRequest& request) {
   made.grouped = request.params.contains("groups") || request.params.contains("cut");
   made.groups = integer_param(request, "groups", 1, 1, 1 << 16);
   made.cut = integer_param(request, "cut", made.groups, 0, made.groups);
-  if (made.several() && made.is_cut())
-    throw Unsupported("algorithm 'late_rank': parameter 'cut' is for one late rank, not for several");
+  if (made.is_cut() && std::ranges::any_of(made.arrivals, [](int round) { return round != 0; }))
+    throw Unsupported(
+        "algorithm 'late_rank': parameter 'cut' is for late ranks that have all come, not for later "
+        "'arrivals'");
   return made;
 }
 

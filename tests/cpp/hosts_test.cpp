@@ -2,6 +2,7 @@
 // between.
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -171,6 +172,44 @@ void an_abort_reaches_every_host() {
   }
 }
 
+// Random arrivals of large AllReduces: nobody late, one, several, before and after the others are done
+// reducing.
+void late_ranks_are_not_waited_for() {
+  for (const int ranks : {3, 4, 5, 6, 7, 8}) {
+    Hosts hosts;
+    for (int rank = 0; rank < ranks; ++rank) hosts.push_back("h" + std::to_string(rank));
+    run_on(hosts, [&](Communicator& comm) {
+      for (int salt = 0; salt < 24; ++salt) {
+        std::mt19937 dice(static_cast<unsigned>(salt * 100 + ranks));  // the same on all ranks
+        const int late = static_cast<int>(dice() % 4);
+        for (int i = 0; i < late; ++i) {
+          const int who = static_cast<int>(dice() % static_cast<unsigned>(ranks));
+          const auto how_late = std::chrono::microseconds(dice() % 20000);
+          if (who == comm.rank()) std::this_thread::sleep_for(how_late);
+        }
+        const size_t count = (1 << 18) + dice() % 400000;
+        Exchange exchange(CollectiveKind::AllReduce, comm.rank(), ranks, count, 0, Op::Sum, salt);
+        comm.run(exchange.call);
+        check(exchange.right(), "late ranks: " + std::to_string(late) + " of " + std::to_string(ranks) +
+                                    ", rank " + std::to_string(comm.rank()) + ", call " +
+                                    std::to_string(salt));
+      }
+      // Calls that differ while some have begun already.
+      if (comm.rank() == ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      const bool odd = comm.rank() == ranks - 1;
+      Exchange differing(CollectiveKind::AllReduce, comm.rank(), ranks, (1 << 18) + (odd ? 1 : 0), 0, Op::Sum,
+                         1);
+      check(!caught<Mismatch>([&] { comm.run(differing.call); }).empty(), "another count is told");
+      Exchange small(CollectiveKind::AllReduce, comm.rank(), ranks, odd ? 10 : 1 << 18, 0, Op::Sum, 1);
+      check(!caught<Mismatch>([&] { comm.run(small.call); }).empty(),
+            "a small call among large ones is told");
+      Exchange after(CollectiveKind::AllReduce, comm.rank(), ranks, 300000, 0, Op::Sum, 2);
+      comm.run(after.call);
+      check(after.right(), "the group goes on");
+    });
+  }
+}
+
 void lateness_is_seen_from_every_host() {
   const Hosts hosts = {"a", "b", "b", "c"};
   run_on(hosts, [&](Communicator& comm) {
@@ -196,6 +235,7 @@ int main() {
   run("who does not come is named", who_does_not_come_is_named);
   run("who leaves is named", who_leaves_is_named);
   run("an abort reaches every host", an_abort_reaches_every_host);
+  run("late ranks are not waited for", late_ranks_are_not_waited_for);
   run("lateness is seen from every host", lateness_is_seen_from_every_host);
   return result();
 }
