@@ -396,9 +396,10 @@ def test_parameters_that_are_wrong(options: dict[str, object], text: str) -> Non
         pycoll.build("late_rank", ranks=4, **options)
 
 
-def test_a_cut_is_for_one_late_rank() -> None:
-    with pytest.raises(pycoll.Unsupported, match="for one late rank, not for several"):
-        pycoll.build("late_rank", ranks=8, late=[1, 2], groups=4, cut=2)
+def test_a_cut_is_for_late_ranks_that_have_come() -> None:
+    pycoll.build("late_rank", ranks=8, late=[1, 2], groups=4, cut=2).verify()
+    with pytest.raises(pycoll.Unsupported, match="not for later 'arrivals'"):
+        pycoll.build("late_rank", ranks=8, late=[1, 2], arrivals=[0, 5], groups=4, cut=2)
 
 
 def test_no_candidate_where_all_are_on_time() -> None:
