@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -33,6 +34,12 @@ def late_rank(
     bandwidth: Annotated[
         str, typer.Option(help="Of one direction of a rank's port; default: 300 GB/s, speed-ups 450 GiB/s.")
     ] = "",
+    draw: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--draw", metavar="FILE", help="Draw time against lateness instead: FILE.png, .svg or .pdf."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print what working while a rank is late is worth, against other algorithms and against the bound.
@@ -51,6 +58,8 @@ def late_rank(
         pycoll schedule late-rank speed-ups --ranks 6,12,24,48 --alpha 30us --bandwidth 12.5GB/s
 
         pycoll schedule late-rank several --json
+
+        pycoll schedule late-rank --ranks 8,16 --draw lateness.png
     """
     from pycoll.cli._app import split
     from pycoll.errors import InvalidArgument
@@ -64,6 +73,12 @@ def late_rank(
         if not text.isdecimal() or int(text) < 2:
             raise InvalidArgument(f"--ranks {text}: write numbers of at least 2 with commas between them")
         counts.append(int(text))
+    if draw is not None:
+        from pycoll.late_rank_drawing import draw_partial_lateness
+
+        draw_partial_lateness(list(_rows("drawn", counts, size, alpha, bandwidth)), draw)
+        typer.echo(f"wrote {draw}", err=as_json)
+        return
     rows = {name: list(_rows(name, counts, size, alpha, bandwidth)) for name in chosen}
     if as_json:
         from pycoll.late_rank_tables import as_dicts
@@ -96,6 +111,8 @@ def _rows(name: str, ranks: Sequence[int], size: str, alpha: str, bandwidth: str
     if name == "critical":
         return tables.critical_lateness(**machine)
     machine["size"] = parse_size(size)
+    if name == "drawn":
+        return tables.partial_lateness(**machine, shares=[step / 24 for step in range(31)])
     return tables.speed_ups(**machine) if name == "speed-ups" else tables.partial_lateness(**machine)
 
 

@@ -23,8 +23,12 @@ class SeveralLate {
         complete_(ranks, pieces),
         lacks_(at(pieces), std::vector<char>(at(late_), 1)),
         missing_(at(pieces), late_),
+        first_needed_(at(owners_) * at(late_)),
         dice_(seed),
-        in_echelon_(seed % 2 == 1) {}
+        in_echelon_(seed % 2 == 1) {
+    for (int owner = 0; owner < owners_; ++owner)
+      for (int index = 0; index < late_; ++index) first_needed_[at(owner) * at(late_) + at(index)] = owner;
+  }
 
   // Empty where it takes `most` rounds or more.
   std::vector<Transfer> run(int most) {
@@ -79,23 +83,36 @@ class SeveralLate {
         option.offer(piece, Action::Copy, 1000 * kUnit + 40 * log2_ratio(ranks_, complete_.copies(piece)));
   }
 
-  void offer_deliveries(int late, int owner, Option& option) {
+  // Visits the next few pieces of the owner for which it still needs the late rank's contribution.
+  template <class Visit>
+  void for_the_next(int owner, int late, Visit visit) {
     const int index = late - owners_;
-    for (int piece = owner; piece < pieces_; piece += owners_) {
-      if (!lacks_[at(piece)][at(index)] || complete_.has(late, piece) || complete_.has(owner, piece))
-        continue;
-      const int turn = (piece - (in_echelon_ ? index : 0) + pieces_) % pieces_;
-      option.offer(piece, Action::Reduce,
-                   kUnit * (3000 - 60 * missing_[at(piece)]) - kUnit * 200 * turn / pieces_);
+    const auto needs = [&](int piece) {
+      return lacks_[at(piece)][at(index)] && !complete_.has(owner, piece);
+    };
+    int& first = first_needed_[at(owner) * at(late_) + at(index)];
+    while (first < pieces_ && !needs(first)) first += owners_;
+    int left = late_ + 2;
+    for (int piece = first; piece < pieces_ && left > 0; piece += owners_) {
+      if (!needs(piece)) continue;
+      --left;
+      if (!complete_.has(late, piece)) visit(piece);
     }
   }
 
+  void offer_deliveries(int late, int owner, Option& option) {
+    const int behind = in_echelon_ ? late - owners_ : 0;
+    for_the_next(owner, late, [&](int piece) {
+      const int turn = (piece - behind + pieces_) % pieces_;
+      option.offer(piece, Action::Reduce,
+                   kUnit * (3000 - 60 * missing_[at(piece)]) - kUnit * 200 * turn / pieces_);
+    });
+  }
+
   void offer_returns(int owner, int late, Option& option) {
-    const int index = late - owners_;
-    for (int piece = owner; piece < pieces_; piece += owners_)
-      if (missing_[at(piece)] == 1 && lacks_[at(piece)][at(index)] && !complete_.has(late, piece) &&
-          !complete_.has(owner, piece))
-        option.offer(piece, Action::Reduce, 2600 * kUnit);
+    for_the_next(owner, late, [&](int piece) {
+      if (missing_[at(piece)] == 1) option.offer(piece, Action::Reduce, 2600 * kUnit);
+    });
   }
 
   void apply(const Transfer& transfer) {
@@ -121,6 +138,7 @@ class SeveralLate {
   Holders complete_;
   std::vector<std::vector<char>> lacks_;  // by piece, by late rank: whether the owner lacks its contribution
   std::vector<int> missing_;              // by piece: how many it lacks
+  std::vector<int> first_needed_;         // by owner, by late rank: no earlier piece of the owner's lacks it
   Dice dice_;
   const bool in_echelon_;
   int round_ = 0;
@@ -132,7 +150,7 @@ class SeveralLate {
 
 std::vector<Transfer> after_arrivals(int ranks, int pieces, const std::vector<int>& arrivals) {
   const int64_t work = int64_t{ranks} * ranks * pieces;
-  const int attempts = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 19) / work, 2, 16));
+  const int attempts = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 18) / work, 2, 16));
   const int last = arrivals.empty() ? 0 : *std::ranges::max_element(arrivals);
   int most = last + 4 * pieces + 4 * ranks;
   std::vector<Transfer> best;
