@@ -38,6 +38,7 @@ def init(
     address: str | None = None,
     store: Any = None,
     profile: Any = None,
+    topology: Any = None,
     deterministic: bool | None = None,
 ) -> Communicator:
     """Makes a group of all ranks that call this alike, and returns this rank's communicator of it.
@@ -59,6 +60,9 @@ def init(
         profile: what `pycoll tune` measured, by which the group chooses algorithms: a file or a
             `pycoll.Profile`; False for none. Default: PYCOLL_PROFILE's, else this machine's own, if it was
             tuned. Rank 0's counts.
+        topology: the machine on which the group runs, by which it chooses algorithms for what was not
+            measured: a file (`pycoll topo probe` writes one) or a `pycoll.Topology`, with its ranks in the
+            group's order. Default: PYCOLL_TOPOLOGY's. Rank 0's counts.
         deterministic: add in rank order always: the same bits for any size, buffer layout and run. Default:
             PYCOLL_DETERMINISTIC. PYCOLL_ALGO pins algorithms (see docs/selector.md). Both must be the same
             on all ranks.
@@ -88,7 +92,7 @@ def init(
         raise InvalidArgument(f"init: rank {rank} of {ranks} ranks: ranks go from 0 to ranks - 1")
     network = _network.settings(_network.host_of(address) or os.environ.get("MASTER_ADDR", ""), limit)
     meeting = _rendezvous(rank, ranks, group, limit, address, store)
-    communicator = make(meeting, rank, ranks, group, limit, profile, deterministic, network)
+    communicator = make(meeting, rank, ranks, group, limit, profile, deterministic, network, topology)
     current = _Defaults.of_process
     if current is None or current.closed:
         _Defaults.of_process = communicator
@@ -125,11 +129,12 @@ def make(
     profile: Any = None,
     deterministic: bool | None = None,
     network: _network.Settings | None = None,
+    topology: Any = None,
 ) -> Communicator:
     """A communicator by way of a rendezvous. A failure here is told to the other ranks at once."""
     meeting = Lasting(meeting)
     try:
-        decisions, rules = _selection.begin(rank, ranks, profile, deterministic)
+        decisions, rules = _selection.begin(rank, ranks, profile, deterministic, topology)
         return Communicator.create(rank, ranks, meeting.all_gather, group, timeout, decisions, rules, network)
     except BaseException as error:
         meeting.fail(f"{type(error).__name__}: {error}")

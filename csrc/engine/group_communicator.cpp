@@ -221,6 +221,7 @@ void GroupCommunicator::install(DecisionTable table) {
     CollectiveCall nothing;
     nothing.kind = CollectiveKind::Barrier;
     match(nothing, install, false);
+    if (hosts_) hosts_->links.settle();
     selection_.adopt(std::move(prepared));
   });
 }
@@ -333,6 +334,7 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
       executor_.run(*plan, call);
     }
   }
+  if (hosts_) hosts_->links.settle();
   return met;
 }
 

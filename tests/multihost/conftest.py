@@ -138,8 +138,8 @@ def on_hosts(start_hosts: Callable[..., Job]) -> Callable[..., list[Any]]:
         hosts: int | Lab, fn: Callable[..., Any], *args: Any, patience: float = 90.0, **how: Any
     ) -> list[Any]:
         outcomes = start_hosts(hosts, fn, *args, **how).outcomes(patience)
-        for rank, outcome in outcomes.items():
-            assert (outcome.code, outcome.error) == (0, ""), f"rank {rank}: {outcome}"
+        failed = {rank: one for rank, one in outcomes.items() if (one.code, one.error) != (0, "")}
+        assert not failed, "\n".join(f"rank {rank}: {outcome}" for rank, outcome in failed.items())
         return [outcome.value for outcome in outcomes.values()]
 
     return run

@@ -13,6 +13,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kAnswerWithin{300};
 constexpr milliseconds kFlushWithin{300};
+constexpr milliseconds kSettleWithin{10'000};  // peers that are lost meanwhile are no longer waited for
 constexpr milliseconds kWatchAfter{
     50};  // of waiting: by then those who are there have connected by themselves
 // In larger groups the news of a failure goes to one rank a host, which has the others' ear in shared memory.
@@ -182,6 +183,14 @@ void HostLinks::flush(milliseconds at_most) {
     }
     sleep(milliseconds(5));
   }
+}
+
+void HostLinks::settle() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (network_->flushed()) return;
+  }
+  flush(kSettleWithin);
 }
 
 void HostLinks::leave() {

@@ -73,6 +73,9 @@ class HostLinks final : public shm::Outside {
     HostLinks& links_;
   };
 
+  // At the end of a collective: nobody may look at the network until the next one, and what others wait for
+  // must not lie here until then.
+  void settle();
   void leave();  // tells those who are connected, and gives that a moment to go
 
  private:

@@ -193,6 +193,7 @@ void HostMeeting::tell_apart(shm::Operation& operation) {
       at += sizeof headers[0];
     }
   }
+  links_.settle();
   throw_mismatch(group_.name(), sequence, headers);
 }
 
