@@ -313,7 +313,9 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
     const bool ran = hosts_->late_calls.run(call, header, hints, operation, log_.begin(sequence),
                                             log_.seconds_per_tick(), met);
     // Where the calls differ, the meeting says how, to all.
-    return ran ? met : match(call, operation, timed);
+    if (!ran) return match(call, operation, timed);
+    hosts_->links.settle();
+    return met;
   }
   Arrivals::Met met = match(call, operation, timed);
   // The table is of buffers that must be copied. Those in shared memory are best read where they lie.
