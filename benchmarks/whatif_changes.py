@@ -117,7 +117,7 @@ ranks: ["h[0-{hosts - 1}]"]
 
 
 def predicted(topology: Topology, case: Case, size: int) -> float:
-    """Seconds of the case's schedule, which is the one that is run: built for so many ranks, for no machine."""
+    """Seconds of the schedule that is run: built for so many ranks, for no machine."""
     after = whatif.apply(Scenario(topology), case.changes)
     schedule = schedule_of(case.way, "allreduce", len(after.topology.ranks))
     return Evaluator(after).run(schedule, "allreduce", size).seconds
@@ -189,7 +189,7 @@ def run_rank(task: dict[str, Any]) -> None:
 
 
 def calibrated(lab: Any, hosts: int, size: int, rounds: int) -> Topology:
-    """The unchanged network's two figures, from a ring of two sizes: T = 2(n-1) (latency + size/n/bandwidth)."""
+    """The unchanged network, from a ring of two sizes: T = 2(n-1) (latency + size/n/bandwidth)."""
     base = Case("unchanged", ())
     small = size // 8
     few, many = (statistics.median(measured(lab, base, each, rounds)) for each in (small, size))

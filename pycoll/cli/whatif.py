@@ -155,6 +155,15 @@ def whatif(
             rich_help_panel=_STUDIES,
         ),
     ] = "",
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Run the algorithms here, a process a rank or in this job, and compare with predictions; "
+            "later answers about this topology quote the error.",
+            rich_help_panel=_STUDIES,
+        ),
+    ] = False,
     html: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
@@ -192,6 +201,7 @@ def whatif(
     from pycoll.whatif import compare as compare_
     from pycoll.whatif import each as each_
     from pycoll.whatif import sweep as sweep_
+    from pycoll.whatif.check import known_check
     from pycoll.whatif.compare import sizes_of
 
     if each and sweep and html is None:
@@ -199,6 +209,16 @@ def whatif(
     if as_json and as_csv:
         raise InvalidArgument("--json or --csv, not both")
     machine = load(topology, ranks)
+    if check:
+        from pycoll.cli.whatif_check import check_here
+
+        given = (each, sweep, workload, html, serve, fail, slow, latency, busy, late, late_dist, add, remove)
+        if any(given) or any((oversubscribe, place, ecmp, spread, flows)):
+            raise InvalidArgument("--check is of the machine as it is: give --size and --ranks only")
+        checked = check_here(machine, collective, size)
+        if checked is not None:
+            _show(checked, as_json, as_csv)
+        return
     changes = _changes(
         remove, add, fail, oversubscribe, slow, latency, busy, place, late, late_dist, ecmp, spread, flows
     )
@@ -239,12 +259,21 @@ def whatif(
                 result = sweep_(machine, sweep, collective, sizes[0], **how)
     else:
         result = compare_(machine, changes, collective, size or "1KiB,1MiB,64MiB,1GiB", algorithm)
+    known = known_check(machine)
+    _show(result, as_json, as_csv, known.sentence if known is not None else "")
+
+
+def _show(result: Any, as_json: bool, as_csv: bool, checked: str = "") -> None:
+    """``checked`` is what is known of how exact predictions for this topology are."""
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=1))
+        more = {"checked": checked} if checked else {}
+        typer.echo(json.dumps(result.to_dict() | more, indent=1))
     elif as_csv:
         typer.echo(result.to_csv(), nl=False)
     else:
         _print(result)
+        if checked:
+            typer.echo(checked)
 
 
 def _changes(

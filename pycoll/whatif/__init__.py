@@ -26,6 +26,7 @@ from pycoll.whatif.changes import (
     Spread,
     apply,
 )
+from pycoll.whatif.check import Check, Checked, check, known_check
 from pycoll.whatif.compare import Comparison, Row, compare, time
 from pycoll.whatif.each import Harm, Harms, each
 from pycoll.whatif.evaluate import Outcome
@@ -39,6 +40,8 @@ __all__ = [
     "Add",
     "Busy",
     "Change",
+    "Check",
+    "Checked",
     "Comparison",
     "Disconnected",
     "Ecmp",
@@ -66,9 +69,11 @@ __all__ = [
     "Sweep",
     "Workload",
     "apply",
+    "check",
     "compare",
     "each",
     "iterate",
+    "known_check",
     "sweep",
     "time",
 ]

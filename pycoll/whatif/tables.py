@@ -16,12 +16,21 @@ from pycoll.whatif.evaluate import Outcome
 from pycoll.whatif.story import change_text
 
 if TYPE_CHECKING:
+    from pycoll.whatif.check import Check
     from pycoll.whatif.compare import Comparison, Row
     from pycoll.whatif.each import Harms
     from pycoll.whatif.iteration import Iteration, Steps
     from pycoll.whatif.sweep import Sweep
 
-__all__ = ["comparison_table", "harm_table", "iteration_table", "rate", "steps_table", "sweep_table"]
+__all__ = [
+    "check_table",
+    "comparison_table",
+    "harm_table",
+    "iteration_table",
+    "rate",
+    "steps_table",
+    "sweep_table",
+]
 
 
 def rate(value: float) -> str:
@@ -177,6 +186,28 @@ def sweep_table(sweep: Sweep) -> Iterable[RenderableType]:
     yield table
     for sentence in sweep.crossings:
         yield Text(sentence)
+
+
+def check_table(check: Check) -> Iterable[RenderableType]:
+    """A line a size and algorithm: predicted, measured, the error."""
+    yield Text(f"{check.collective} on {check.topology}, {check.ranks} ranks", style="bold")
+    table = _table("")
+    table.title = None
+    for name in ("size", "algorithm", "predicted", "measured", "error", "rounds"):
+        table.add_column(name, justify="left" if name == "algorithm" else "right", no_wrap=True)
+    for size, rows in groupby(check.rows, key=lambda row: row.size):
+        for number, row in enumerate(rows):
+            table.add_row(
+                "" if number else format_size(size),
+                row.way,
+                format_seconds(row.predicted),
+                format_seconds(row.measured),
+                f"{row.error:+.0%}",
+                f"{row.rounds:,}",
+            )
+        table.add_section()
+    yield table
+    yield Text(check.sentence)
 
 
 def iteration_table(step: Iteration) -> Table:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pycoll.whatif.check import known_check
 from pycoll.whatif.compare import Comparison
 from pycoll.whatif.each import Harms
 from pycoll.whatif.evaluate import Evaluator, Outcome
@@ -42,6 +43,7 @@ def document_of(
         "pycoll": __version__,
         "title": _title(comparison, harms, sweep, steps),
         "changes": list(next((part.changes for part in parts if part is not None), ())),
+        "checked": None,
         "comparison": None,
         "curve": None,
         "picture": None,
@@ -52,6 +54,8 @@ def document_of(
     }
     if comparison is not None:
         found.update(_compared(comparison, timelines, curve))
+        known = known_check(comparison.before.topology)
+        found["checked"] = known.sentence if known is not None else None
     return found
 
 

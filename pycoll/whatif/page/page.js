@@ -82,7 +82,7 @@ function show(focus) {
   wanted.forEach((section) => section.parentNode !== main && main.append(section));
   scrollTo(0, top);
   if (focus) document.getElementById(focus).focus({ preventScroll: true });
-  document.getElementById("foot").replaceChildren(h("p", {}, "Predicted by the simulator of pycoll ", doc.pycoll, ": collectives alone on the machine unless a change says otherwise.", doc.check ? [" ", doc.check] : ""));
+  document.getElementById("foot").replaceChildren(h("p", {}, "Predicted by the simulator of pycoll ", doc.pycoll, ": collectives alone on the machine unless a change says otherwise.", doc.checked ? [" ", doc.checked] : ""));
 }
 
 state.size = doc.comparison ? Math.max(0, doc.comparison.rows.length - 1) : 0;
