@@ -38,6 +38,8 @@ struct CommunicatorOptions {
   std::string host = "";
   // How ranks of other hosts are reached; rank, ranks and group are filled in by create().
   NetworkOptions network = {};
+  // Sums are to be the same bits for any size, layout and run: so nothing begins before all ranks are there.
+  bool fixed_order = false;
   // Told on rank 0, on a caller's thread, when the group has changed its decisions.
   std::function<void(const std::string&)> log = nullptr;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 namespace pycoll {
 namespace {
@@ -24,13 +25,17 @@ const std::byte* at(const void* buffer, size_t offset) {
 
 }  // namespace
 
-Direct::Direct(shm::Group& group, Arrivals& arrivals)
+Direct::Direct(shm::Group& group, Arrivals& arrivals, bool fixed_order)
     : group_(group),
       arrivals_(arrivals),
       reader_(group.rank(), group.ranks()),
       outputs_(static_cast<size_t>(group.ranks())),
       sources_(static_cast<size_t>(group.ranks())),
-      destinations_(static_cast<size_t>(group.ranks())) {}
+      destinations_(static_cast<size_t>(group.ranks())),
+      everybody_(static_cast<size_t>(group.ranks())),
+      fixed_order_(fixed_order) {
+  std::iota(everybody_.begin(), everybody_.end(), 0);
+}
 
 bool Direct::fits_payload(const CollectiveCall& call, const Role& role) const {
   const size_t bytes = share_bytes(call);
@@ -79,26 +84,36 @@ void Direct::finish(const CollectiveCall& call, shm::Operation& operation) {
   // Two ranks exchange everything, with one flag a chunk; from here on moving half as much twice is quicker.
   constexpr size_t kTwoShotFrom = 4 << 20;
   if (call.kind == CollectiveKind::AllReduce && (group_.ranks() > 2 || share_bytes(call) >= kTwoShotFrom))
-    pipeline_two_shot(call, operation);
+    pipeline_two_shot(call, operation, everybody_, 0, chunks_of(call), [](size_t) { return true; });
   else
     pipeline(call, role, operation);
   choice_.end_chunk();
 }
 
-uint64_t Direct::reserve(size_t bytes, shm::Operation& operation) {
-  // A chunk never wraps: the rest of the ring is skipped, by all ranks alike.
+// A chunk never wraps: the rest of the ring is skipped, by all ranks alike.
+uint64_t Direct::advance(size_t bytes) {
   if (position_ % kStagingRing + bytes > kStagingRing)
     position_ = (position_ / kStagingRing + 1) * kStagingRing;
   const uint64_t begin = position_;
   position_ += bytes;
+  return begin;
+}
+
+// `members`: who reads this rank's ring; empty: all.
+uint64_t Direct::reserve(size_t bytes, shm::Operation& operation, std::span<const int> members) {
+  const uint64_t begin = advance(bytes);
   const uint64_t needed = position_ > kStagingRing ? position_ - kStagingRing : 0;
   if (all_consumed_ < needed) {
     uint64_t least = UINT64_MAX;
-    for (int rank = 0; rank < group_.ranks(); ++rank) {
+    for (const int rank : everybody_) {
       if (rank == group_.rank()) continue;
+      // Who is not there yet may still be reading what came before.
+      const bool reads = members.empty() || std::find(members.begin(), members.end(), rank) != members.end();
+      const uint64_t until = reads ? needed : std::min(needed, since_);
       const auto& counter = group_.control(rank).consumed.value;
-      group_.wait(operation, rank, [&] { return counter.load(std::memory_order_acquire) >= needed; });
-      least = std::min(least, counter.load(std::memory_order_acquire));
+      group_.wait(operation, rank, [&] { return counter.load(std::memory_order_acquire) >= until; });
+      const uint64_t consumed = counter.load(std::memory_order_acquire);
+      if (reads || consumed < since_) least = std::min(least, consumed);
     }
     all_consumed_ = least;
   }
@@ -150,35 +165,41 @@ void Direct::pipeline(const CollectiveCall& call, const Role& role, shm::Operati
 
 // Reduce-scatter and all-gather inside every chunk: each rank reduces its slice from all rings, puts the
 // result where its own raw slice would have been (nobody else reads that), and all copy the slices together.
-void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& operation) {
-  const auto me = static_cast<size_t>(group_.rank());
-  const auto ranks = static_cast<size_t>(group_.ranks());
+size_t Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& operation,
+                                 std::span<const int> members, size_t first, size_t end,
+                                 FunctionRef<bool(size_t)> may_stage) {
+  const auto me =
+      static_cast<size_t>(std::find(members.begin(), members.end(), group_.rank()) - members.begin());
+  const size_t ranks = members.size();
   const size_t total = share_bytes(call);
   const size_t chunk = chunk_bytes();
   static_assert(kStagingRing >= 4 * (512 << 10),
                 "three chunks are in flight, and one more may be skipped at the ring's end");
-  const size_t chunks = (total + chunk - 1) / chunk;
   std::array<uint64_t, 3> begins{};
   choice_.begin_operation(chunk);
   struct Slice {
     size_t begin, bytes;
   };
   const auto bytes_of = [&](size_t c) { return std::min(chunk, total - c * chunk); };
-  const auto slice = [&](size_t c, size_t rank) {
+  const auto slice = [&](size_t c, size_t member) {
     const size_t bytes = bytes_of(c);
     const size_t lines = round_up(bytes) / kLine;
-    const size_t begin = std::min(bytes, lines * rank / ranks * kLine);
-    return Slice{begin, std::min(bytes, lines * (rank + 1) / ranks * kLine) - begin};
+    const size_t begin = std::min(bytes, lines * member / ranks * kLine);
+    return Slice{begin, std::min(bytes, lines * (member + 1) / ranks * kLine) - begin};
   };
-  const auto slot = [&](size_t rank, size_t c) {
-    return group_.staging(static_cast<int>(rank)) + begins[c % 3] % kStagingRing;
+  const auto slot = [&](size_t member, size_t c) {
+    return group_.staging(members[member]) + begins[c % 3] % kStagingRing;
   };
+  const auto control = [&](size_t member) -> shm::RankControl& { return group_.control(members[member]); };
+  std::span<const void*> sources = std::span(sources_).first(ranks);
+  const double* factors = call.op == Op::PremulSum ? reader_.factors.data() : nullptr;
 
-  for (size_t step = 0; step < chunks + 2; ++step) {
-    if (step < chunks) {
+  for (size_t step = first; step < end + 2; ++step) {
+    if (step < end && !may_stage(step)) end = step;
+    if (step < end) {
       const size_t c = step;
       const size_t bytes = bytes_of(c);
-      begins[c % 3] = reserve(round_up(bytes), operation);
+      begins[c % 3] = reserve(round_up(bytes), operation, members);
       stores_ = choice_.begin_chunk(bytes);
       const Slice own = slice(c, me);
       const size_t after = own.begin + own.bytes;
@@ -186,41 +207,41 @@ void Direct::pipeline_two_shot(const CollectiveCall& call, shm::Operation& opera
       copy_bytes(slot(me, c) + after, at(call.input, c * chunk + after), bytes - after, stores_);
       group_.publish(group_.mine().published.value, begins[c % 3] + round_up(bytes));
     }
-    if (step >= 1 && step - 1 < chunks) {
+    if (step >= first + 1 && step - 1 < end) {
       const size_t c = step - 1;
-      const uint64_t end = begins[c % 3] + round_up(bytes_of(c));
+      const uint64_t until = begins[c % 3] + round_up(bytes_of(c));
       const Slice own = slice(c, me);
-      for (size_t rank = 0; rank < ranks; ++rank) {
-        if (rank != me) {
-          const auto& published = group_.control(static_cast<int>(rank)).published.value;
-          group_.wait(operation, static_cast<int>(rank),
-                      [&] { return published.load(std::memory_order_acquire) >= end; });
+      for (size_t member = 0; member < ranks; ++member) {
+        if (member != me) {
+          const auto& published = control(member).published.value;
+          group_.wait(operation, members[member],
+                      [&] { return published.load(std::memory_order_acquire) >= until; });
         }
-        sources_[rank] = rank == me ? at(call.input, c * chunk + own.begin) : slot(rank, c) + own.begin;
+        sources[member] = member == me ? at(call.input, c * chunk + own.begin) : slot(member, c) + own.begin;
       }
       std::byte* const result = at(call.output, c * chunk + own.begin);
       const std::array<void*, 2> destinations{result, slot(me, c) + own.begin};
       const bool both = stores_ == Stores::Plain;  // the output itself should stay in the cache
-      reduce_many(call.dtype, call.op, sources_, std::span(destinations).first(both ? 2 : 1),
-                  own.bytes / size_of(call.dtype),
-                  call.op == Op::PremulSum ? reader_.factors.data() : nullptr, 0);
+      reduce_many(call.dtype, call.op, sources, std::span(destinations).first(both ? 2 : 1),
+                  own.bytes / size_of(call.dtype), factors, 0);
       if (!both) copy_bytes(destinations[1], result, own.bytes, stores_);
-      group_.publish(group_.mine().reduced.value, end);
+      group_.publish(group_.mine().reduced.value, until);
     }
-    if (step >= 2) {
+    if (step >= first + 2 && step - 2 < end) {
       const size_t c = step - 2;
-      const uint64_t end = begins[c % 3] + round_up(bytes_of(c));
+      const uint64_t until = begins[c % 3] + round_up(bytes_of(c));
       for (size_t i = 1; i < ranks; ++i) {
-        const size_t rank = (me + i) % ranks;  // not all from the same ring at once
-        const auto& reduced = group_.control(static_cast<int>(rank)).reduced.value;
-        group_.wait(operation, static_cast<int>(rank),
-                    [&] { return reduced.load(std::memory_order_acquire) >= end; });
-        const Slice theirs = slice(c, rank);
-        copy_bytes(at(call.output, c * chunk + theirs.begin), slot(rank, c) + theirs.begin, theirs.bytes);
+        const size_t member = (me + i) % ranks;  // not all from the same ring at once
+        const auto& reduced = control(member).reduced.value;
+        group_.wait(operation, members[member],
+                    [&] { return reduced.load(std::memory_order_acquire) >= until; });
+        const Slice theirs = slice(c, member);
+        copy_bytes(at(call.output, c * chunk + theirs.begin), slot(member, c) + theirs.begin, theirs.bytes);
       }
-      consume_until(end);
+      consume_until(until);
     }
   }
+  return end - first;
 }
 
 }  // namespace pycoll

@@ -59,7 +59,7 @@ GroupCommunicator::GroupCommunicator(int rank, int ranks, Bootstrapped bootstrap
              placement_.host(rank).ranks),
       arrivals_(group_),
       log_(ranks),
-      direct_(group_, arrivals_),
+      direct_(group_, arrivals_, options_.fixed_order),
       channels_(group_),
       executor_(channels_),
       plans_(options_.group, rank, ranks, placement_.one_host() ? nullptr : placement_.topology()),
@@ -261,7 +261,7 @@ Arrivals::Met GroupCommunicator::match(const CollectiveCall& call, shm::Operatio
 // Whether nobody is waited for before the call begins. By default, where it is worth it, and where the table
 // or the call names the algorithm.
 bool GroupCommunicator::goes_late(const CollectiveCall& call, const Plan* plan) const {
-  if (!hosts_ || call.schedule) return false;
+  if (!hosts_ || call.schedule || options_.fixed_order) return false;
   return (plan == nullptr || plan->schedule->algorithm == kLateRank) && hosts_->late_calls.fits(call);
 }
 
@@ -315,6 +315,12 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
     // Where the calls differ, the meeting says how, to all.
     if (!ran) return match(call, operation, timed);
     hosts_->links.settle();
+    return met;
+  }
+  if (!hosts_ && plan == nullptr && direct_.may_begin_early(call)) {
+    const Arrivals::Met met = direct_.run_from_arrival(call, operation, log_.begin(sequence), timed);
+    if (met.signature == Arrivals::kDiffer)
+      throw_mismatch(group_.name(), sequence, arrivals_.headers(sequence));
     return met;
   }
   Arrivals::Met met = match(call, operation, timed);

@@ -267,6 +267,42 @@ void concurrent_groups() {
   for (const auto& error : errors) check(error.empty(), error);
 }
 
+// Large AllReduces that do not wait for their last rank: nobody late, one, several, by random times.
+void late_ranks_are_not_waited_for() {
+  for (const int ranks : {3, 4, 6}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      for (int salt = 0; salt < 16; ++salt) {
+        std::mt19937 dice(static_cast<unsigned>(salt * 100 + ranks));  // the same on all ranks
+        for (auto late = dice() % 3; late > 0; --late) {
+          const auto who = static_cast<int>(dice() % static_cast<unsigned>(ranks));
+          const auto how_late = std::chrono::microseconds(dice() % 30000);
+          if (who == comm.rank()) std::this_thread::sleep_for(how_late);
+        }
+        const size_t count = (1 << 20) + dice() % 500000;
+        Exchange exchange(CollectiveKind::AllReduce, comm.rank(), ranks, count, 0, Op::Sum, salt);
+        if (salt % 2 == 0) {  // in place
+          std::copy(exchange.input.begin(), exchange.input.end(), exchange.output.begin());
+          exchange.call.input = exchange.call.output;
+        }
+        comm.run(exchange.call);
+        check(exchange.right(), "late ranks: call " + std::to_string(salt) + " of " + std::to_string(ranks) +
+                                    " ranks, rank " + std::to_string(comm.rank()));
+        Exchange small(CollectiveKind::AllReduce, comm.rank(), ranks, 70000, 0, Op::Sum, salt + 1);
+        comm.run(small.call);
+        check(small.right(), "what follows a late rank");
+      }
+      const bool odd = comm.rank() == ranks - 1;
+      if (odd) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      Exchange differing(CollectiveKind::AllReduce, comm.rank(), ranks, (1 << 20) + (odd ? 1 : 0), 0, Op::Sum,
+                         1);
+      check_throws<Mismatch>([&] { comm.run(differing.call); }, "allreduce(1048577");
+      Exchange after(CollectiveKind::AllReduce, comm.rank(), ranks, 1 << 20, 0, Op::Max, 2);
+      comm.run(after.call);
+      check(after.right(), "what follows a mismatch");
+    });
+  }
+}
+
 }  // namespace
 }  // namespace pycoll::test
 
@@ -281,6 +317,7 @@ int main() {
   run("leaving and aborting", leaving_and_aborting);
   run("overlapping buffers", overlapping_buffers);
   run("collectives in callbacks", callbacks_may_run_collectives);
+  run("late ranks are not waited for", late_ranks_are_not_waited_for);
   run("concurrent groups", concurrent_groups);
   return result();
 }

@@ -86,6 +86,15 @@ inline constexpr int32_t kElsewhere = -1000;
 
 enum class Sleep : uint32_t { Awake, OnDoorbell, InPoll };
 
+// How an AllReduce whose last rank may be late goes, said by whoever finds out first. Each word holds a
+// sequence number in its upper bits, so that none need be reset.
+struct alignas(kCacheLine) EarlyStart {
+  static constexpr int kShift = 24;  // of the sequence number
+  std::atomic<uint64_t> decision;    // 1: all together; 2 + r: without rank r, which is late
+  std::atomic<uint64_t> open;        // chunks that the early ranks may reduce
+  std::atomic<uint64_t> cut;         // 1 + that number at the time the late rank came
+};
+
 enum class RankState : uint32_t { Absent, Alive, Left, Dead };
 
 struct RankControl {
@@ -108,6 +117,7 @@ struct RankControl {
   CounterLine gathered;    // sequence number up to which the leader has put down what other hosts' ranks said
   CounterLine claimed[2];  // rank 0's only: zero-copy pieces handed out / completed, by parity
   CounterLine completed[2];
+  EarlyStart early[2];  // rank 0's only, by parity
   // Point to point, whose threads are others than those of collectives.
   alignas(kCacheLine) Doorbell message_waiters;  // threads that wait for a message of theirs
   char bell[kBellName];                          // name of the socket that wakes it InPoll
