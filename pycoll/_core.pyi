@@ -153,6 +153,7 @@ class Communicator:
         lanes: int = 1,
         silence: float = 4.0,
         connect_timeout: float = 30.0,
+        fixed_order: bool = False,
     ) -> Communicator: ...
     @property
     def rank(self) -> int: ...

@@ -61,20 +61,22 @@ class Group:
         decisions: DecisionTable | None = None,
         rules: str = "",
         network: Settings | None = None,
+        fixed_order: bool = False,
     ) -> _Self:
         """Makes a group with any means to meet: `all_gather` gets this rank's bytes and returns all ranks',
         by rank.
 
         Called by all ranks alike. `pycoll.init` is this with a ready-made way to meet. `decisions`: the table
         that the group begins with; rank 0's counts. `rules`: any text that must be the same on all ranks.
-        `network`: how other hosts are reached; default: what the environment says.
+        `network`: how other hosts are reached; default: what the environment says. `fixed_order`: no large
+        AllReduce begins before its last rank is there, so that sums have one order.
         """
         limit = seconds(timeout)
         if limit is None:
             raise InvalidArgument(f"{group}: timeout must be a number of seconds or a timedelta")
         table = decisions.to_text() if decisions is not None else ""
         reach = settings(os.environ.get("MASTER_ADDR", ""), limit) if network is None else network
-        core = _core.Communicator.create(rank, ranks, all_gather, group, limit, table, rules, *reach)
+        core = _core.Communicator.create(rank, ranks, all_gather, group, limit, table, rules, *reach, fixed_order)
         return cls(core, group, limit)
 
     # What it is

@@ -27,6 +27,7 @@ class Beginning(NamedTuple):
 
     decisions: DecisionTable | None  #: of rank 0 only, which tells the others
     rules: str  #: what must be the same on all ranks, in words
+    fixed_order: bool = False  #: add in one order always: nothing begins before all ranks are there
 
 
 def begin(
@@ -52,7 +53,7 @@ def begin(
         if fixed:
             _refuse_orders(pinned)
     if rank != 0 or ranks == 1:
-        return Beginning(None, rules)
+        return Beginning(None, rules, fixed)
     table = None
     if not fixed:
         from pycoll import profile as profiles
@@ -69,7 +70,7 @@ def begin(
         from pycoll.decisions import DecisionTable
 
         table = DecisionTable(table.rows, table.schedules, factor)
-    return Beginning(table, rules)
+    return Beginning(table, rules, fixed)
 
 
 def _of_topology(asked: object, ranks: int) -> DecisionTable | None:

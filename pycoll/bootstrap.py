@@ -134,8 +134,10 @@ def make(
     """A communicator by way of a rendezvous. A failure here is told to the other ranks at once."""
     meeting = Lasting(meeting)
     try:
-        decisions, rules = _selection.begin(rank, ranks, profile, deterministic, topology)
-        return Communicator.create(rank, ranks, meeting.all_gather, group, timeout, decisions, rules, network)
+        decisions, rules, fixed = _selection.begin(rank, ranks, profile, deterministic, topology)
+        return Communicator.create(
+            rank, ranks, meeting.all_gather, group, timeout, decisions, rules, network, fixed
+        )
     except BaseException as error:
         meeting.fail(f"{type(error).__name__}: {error}")
         raise

@@ -20,6 +20,13 @@ constexpr size_t round_up(size_t bytes) {
   return (bytes + kLine - 1) / kLine * kLine;
 }
 
+std::byte* at(void* buffer, size_t offset) {
+  return static_cast<std::byte*>(buffer) + offset;
+}
+const std::byte* at(const void* buffer, size_t offset) {
+  return static_cast<const std::byte*>(buffer) + offset;
+}
+
 }  // namespace
 
 bool Direct::may_begin_early(const CollectiveCall& call) const {
@@ -138,47 +145,59 @@ void Direct::skip_early(const CollectiveCall& call, size_t chunks) {
   consume_until(position_);
 }
 
-// The late rank stages its data; all others add it to what they have, and one of them, in turn, puts the
-// result where the late rank reads it.
+// The late rank stages its data; each of the others adds its slice of that to what they have all reduced, and
+// all copy the slices together.
 void Direct::add_late(const CollectiveCall& call, shm::Operation& operation, int late, size_t chunks) {
   const size_t chunk = chunk_bytes();
   const size_t total = share_bytes(call);
-  const auto bytes_of = [&](size_t c) { return std::min(chunk, total - c * chunk); };
-  const auto giver = [&](size_t c) { return early_[c % early_.size()]; };
-  const auto slot = [&](int rank, uint64_t begin) {
-    return group_.staging(rank) + begin % shm::kStagingRing;
-  };
-  const auto output = [&](size_t c) { return static_cast<std::byte*>(call.output) + c * chunk; };
-  if (group_.rank() != late) {
-    for (size_t c = 0; c < chunks; ++c) {
-      const uint64_t begin = reserve(round_up(bytes_of(c)), operation);
-      const uint64_t end = begin + round_up(bytes_of(c));
-      const auto& published = group_.control(late).published.value;
-      group_.wait(operation, late, [&] { return published.load(std::memory_order_acquire) >= end; });
-      const bool gives = giver(c) == group_.rank();
-      const std::array<const void*, 2> sources{output(c), slot(late, begin)};
-      const std::array<void*, 2> destinations{output(c), slot(group_.rank(), begin)};
-      reduce_many(call.dtype, call.op, sources, std::span(destinations).first(gives ? 2 : 1),
-                  bytes_of(c) / size_of(call.dtype), nullptr, 0);
-      if (gives) group_.publish(group_.mine().reduced.value, end);
-      consume_until(end);
-    }
-    return;
-  }
+  const size_t members = early_.size();
+  const auto me =
+      static_cast<size_t>(std::find(early_.begin(), early_.end(), group_.rank()) - early_.begin());
+  const bool is_late = me == members;
   std::array<uint64_t, 2> begins{};
+  const auto bytes_of = [&](size_t c) { return std::min(chunk, total - c * chunk); };
+  const auto end_of = [&](size_t c) { return begins[c & 1] + round_up(bytes_of(c)); };
+  const auto slot = [&](int rank, size_t c) {
+    return group_.staging(rank) + begins[c & 1] % shm::kStagingRing;
+  };
+  const auto edge = [&](size_t c, size_t member) {
+    return std::min(bytes_of(c), round_up(bytes_of(c)) / kLine * member / members * kLine);
+  };
+  const auto await = [&](const std::atomic<uint64_t>& counter, int rank, uint64_t value) {
+    group_.wait(operation, rank, [&] { return counter.load(std::memory_order_acquire) >= value; });
+  };
+  choice_.begin_operation(chunk);
+
   for (size_t step = 0; step <= chunks && chunks != 0; ++step) {
     if (step < chunks) {
-      const uint64_t begin = begins[step & 1] = reserve(round_up(bytes_of(step)), operation);
-      copy_bytes(slot(late, begin), static_cast<const std::byte*>(call.input) + step * chunk, bytes_of(step));
-      group_.publish(group_.mine().published.value, begin + round_up(bytes_of(step)));
+      const size_t c = step;
+      begins[c & 1] = reserve(round_up(bytes_of(c)), operation);
+      stores_ = choice_.begin_chunk(bytes_of(c));
+      if (is_late) {
+        copy_bytes(slot(late, c), at(call.input, c * chunk), bytes_of(c), stores_);
+        group_.publish(group_.mine().published.value, end_of(c));
+      } else {
+        await(group_.control(late).published.value, late, end_of(c));
+        const size_t begin = edge(c, me);
+        const size_t bytes = edge(c, me + 1) - begin;
+        std::byte* const result = at(call.output, c * chunk + begin);
+        const std::array<const void*, 2> sources{result, slot(late, c) + begin};
+        const std::array<void*, 2> destinations{result, slot(group_.rank(), c) + begin};
+        reduce_many(call.dtype, call.op, sources, destinations, bytes / size_of(call.dtype), nullptr, 0);
+        group_.publish(group_.mine().reduced.value, end_of(c));
+      }
     }
     if (step == 0) continue;
     const size_t c = step - 1;
-    const uint64_t end = begins[c & 1] + round_up(bytes_of(c));
-    const auto& reduced = group_.control(giver(c)).reduced.value;
-    group_.wait(operation, giver(c), [&] { return reduced.load(std::memory_order_acquire) >= end; });
-    copy_bytes(output(c), slot(giver(c), begins[c & 1]), bytes_of(c));
-    consume_until(end);
+    for (size_t i = 1; i <= members; ++i) {
+      const size_t member = (me + i) % members;  // not all from the same ring at once
+      if (member == me) continue;
+      await(group_.control(early_[member]).reduced.value, early_[member], end_of(c));
+      const size_t begin = edge(c, member);
+      copy_bytes(at(call.output, c * chunk + begin), slot(early_[member], c) + begin,
+                 edge(c, member + 1) - begin);
+    }
+    consume_until(end_of(c));
   }
 }
 

@@ -160,8 +160,10 @@ class PyCommunicator {
                                                 const std::string& group, double timeout,
                                                 const std::string& decisions, const std::string& rules,
                                                 const std::string& towards, const std::string& interface,
-                                                int lanes, double silence, double connect_timeout) {
+                                                int lanes, double silence, double connect_timeout,
+                                                bool fixed_order) {
     CommunicatorOptions options;
+    options.fixed_order = fixed_order;
     options.network.towards = towards;
     options.network.interface = interface;
     options.network.lanes = lanes;
@@ -371,7 +373,7 @@ void bind_communicator(py::module_& module) {
       .def_static("create", &PyCommunicator::create, py::arg("rank"), py::arg("ranks"), py::arg("all_gather"),
                   py::arg("group"), py::arg("timeout"), py::arg("decisions") = "", py::arg("rules") = "",
                   py::arg("towards") = "", py::arg("interface") = "", py::arg("lanes") = 1,
-                  py::arg("silence") = 4.0, py::arg("connect_timeout") = 30.0)
+                  py::arg("silence") = 4.0, py::arg("connect_timeout") = 30.0, py::arg("fixed_order") = false)
       .def_property_readonly("rank", [](const PyCommunicator& group) { return group.engine().rank(); })
       .def_property_readonly("ranks", [](const PyCommunicator& group) { return group.engine().ranks(); })
       .def(

@@ -37,7 +37,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                          const std::string& decisions, const std::string& rules,
                                          std::vector<int> global_ranks, bool new_world,
                                          const std::string& towards, const std::string& interface, int lanes,
-                                         double silence, double connect_timeout) {
+                                         double silence, double connect_timeout, bool fixed_order) {
   if (new_world) KnownPeers::forget_all();
   const Nanoseconds timeout = from_seconds(timeout_seconds);
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
@@ -53,6 +53,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                                     .lanes = lanes,
                                                     .connect_timeout = from_seconds(connect_timeout),
                                                     .silence = from_seconds(silence)},
+                                        .fixed_order = fixed_order,
                                         .log = log_warning},
                             .check_interrupted = throw_if_interrupted,
                             .global_ranks = std::move(global_ranks)});
@@ -92,7 +93,7 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
         py::arg("group"), py::arg("decisions"), py::arg("rules"), py::arg("global_ranks"),
         py::arg("new_world"), py::arg("towards"), py::arg("interface"), py::arg("lanes"), py::arg("silence"),
-        py::arg("connect_timeout"), py::call_guard<py::gil_scoped_release>());
+        py::arg("connect_timeout"), py::arg("fixed_order"), py::call_guard<py::gil_scoped_release>());
   m.def("move_to_shared_memory", &move_to_shared_memory, py::arg("backend"), py::arg("tensor"));
   m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }

@@ -23,7 +23,7 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
     try:
         if backend_options is not None:
             raise ValueError("the pycoll backend takes no pg_options")
-        decisions, rules = _selection.begin(options.group_rank, options.group_size)
+        decisions, rules, fixed = _selection.begin(options.group_rank, options.group_size)
         timeout = options.timeout.total_seconds()
         extension = build.load(timeout)
         _leave_groups_at_exit(extension)
@@ -35,6 +35,7 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
             options.group_id,
             decisions=decisions.to_text() if decisions is not None else "",
             rules=rules,
+            fixed_order=fixed,
             global_ranks=_global_ranks(options),
             new_world=not dist.is_initialized(),
             **_network.settings(_host_of(options.store), timeout)._asdict(),

@@ -11,6 +11,7 @@
 namespace pycoll {
 namespace {
 
+constexpr size_t kHalf = shm::kGathered / 2;
 constexpr size_t kUnit = 16;  // all parts of a block are aligned to it
 // What all ranks give together: up to here one message in each of log2(hosts) rounds beats any schedule.
 constexpr size_t kCarried = 32 << 10;
@@ -109,13 +110,15 @@ void HostMeeting::write_block(const CollectiveCall& call, const Arrivals::Met& l
 }
 
 void HostMeeting::gather(uint64_t id, shm::Operation& operation) {
-  std::byte* const shared = group_.gathered(0);
+  std::byte* const shared = group_.gathered(0) + (id & 1) * kHalf;
+  gathered_ = shared;
   const size_t hosts = begins_.size();
   if (group_.rank() == 0) {
     const std::span<const std::byte> all = exchange_.all_gather(id, block_, operation);
-    if (all.size() > shm::kGathered)
+    if (all.size() > kHalf)
       throw Error("group '" + group_.name() + "' has too many ranks for a meeting of hosts");
-    // The ranks of this host have read what was there: they have announced the next collective since.
+    // The ranks of this host have read what was there: they have announced the next collective since. A
+    // second exchange of the same collective has the other half.
     copy_bytes(shared, all.data(), all.size());
     group_.publish(group_.mine().gathered.value, id);
   } else {
@@ -133,7 +136,7 @@ void HostMeeting::gather(uint64_t id, shm::Operation& operation) {
 }
 
 std::span<const std::byte> HostMeeting::block_of(int host) const {
-  const std::byte* const block = group_.gathered(0) + begins_[static_cast<size_t>(host)];
+  const std::byte* const block = gathered_ + begins_[static_cast<size_t>(host)];
   BlockHead head;
   std::memcpy(&head, block, sizeof head);
   return {block, head.bytes};

@@ -41,8 +41,9 @@ class HostMeeting {
   HostLinks& links_;
   HostExchange& exchange_;
   Reader reader_;
-  std::vector<std::byte> block_;  // a leader's own
-  std::vector<size_t> begins_;    // by host, in what was gathered
+  const std::byte* gathered_ = nullptr;  // where the last exchange's blocks are
+  std::vector<std::byte> block_;         // a leader's own
+  std::vector<size_t> begins_;           // by host, in what was gathered
   std::vector<uint64_t> local_ticks_;
 };
 
