@@ -76,7 +76,9 @@ class Group:
             raise InvalidArgument(f"{group}: timeout must be a number of seconds or a timedelta")
         table = decisions.to_text() if decisions is not None else ""
         reach = settings(os.environ.get("MASTER_ADDR", ""), limit) if network is None else network
-        core = _core.Communicator.create(rank, ranks, all_gather, group, limit, table, rules, *reach, fixed_order)
+        core = _core.Communicator.create(
+            rank, ranks, all_gather, group, limit, table, rules, *reach, fixed_order
+        )
         return cls(core, group, limit)
 
     # What it is
