@@ -11,6 +11,7 @@ from pycoll.decisions import FAST_PATH, split_way
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from pycoll.late_choice import LateCase
     from pycoll.schedule import Schedule
 
 __all__ = ["Candidate", "Choice", "Explanation", "Flip"]
@@ -90,6 +91,7 @@ class Explanation:
     binding: str = ""  #: what the bound is set by
     flips: tuple[Flip, ...] = ()
     notes: tuple[str, ...] = ()
+    late: LateCase | None = None  #: what a late rank changes; None where nothing could
 
     @property
     def best_of_each(self) -> tuple[Candidate, ...]:
@@ -119,6 +121,7 @@ class Explanation:
             "flips": [asdict(flip) for flip in self.flips],
             "why": self.why,
             "notes": list(self.notes),
+            "late": None if self.late is None else self.late.to_dict(),
         }
 
     def __str__(self) -> str:
@@ -139,6 +142,9 @@ class Explanation:
             yield Text("")
             yield Text("What would change the choice:", style="bold")
             yield from (Text(f"  - {flip}") for flip in self.flips)
+        if self.late is not None:
+            yield Text("")
+            yield Text(str(self.late))
         if self.notes:
             yield Text("")
             yield from (Text(note, style="dim") for note in self.notes)

@@ -10,7 +10,7 @@ simulated. A choice is a function of the selector's arguments alone, so all rank
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from pycoll import calibration, candidates
 from pycoll.decisions import DISTANCES, FAST_PATH, Decision, DecisionTable, dtype_class
 from pycoll.errors import InvalidArgument
 from pycoll.explanation import Candidate, Choice, Explanation, Flip
+from pycoll.late_choice import LateCase, late_case, the_late_rank
 from pycoll.models import FlatMemory, Model, Network
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ __all__ = ["Candidate", "Choice", "Explanation", "Flip", "Selector"]
 _REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
 #: Sizes over which a deterministic selector picks the one order that it keeps.
 _TABLE_SIZES = tuple(4**power for power in range(1, 16))
+#: Of larger machines, what lateness changes is worked out only where one asks.
+_LATE_RANKS = 16
 _REFERENCE_SIZES = (1 << 12, 1 << 20, 1 << 26)
 
 
@@ -98,17 +101,51 @@ class Selector:
     # Choosing
 
     def choose(
-        self, collective: str, size: int, dtype: str = "float32", op: str = "sum", root: int = 0
+        self,
+        collective: str,
+        size: int,
+        dtype: str = "float32",
+        op: str = "sum",
+        root: int = 0,
+        *,
+        late: Mapping[int, float] | None = None,
     ) -> Choice:
         """What to run for `size` bytes (of the larger of a rank's two buffers).
 
-        `op` makes no difference today. Cached: asking again takes about a microsecond.
+        `op` makes no difference today. Cached: asking again takes about a microsecond. `late` names the one
+        rank that comes late, and by how many seconds after the others (`{3: 0.005}`): then it is `late_rank`
+        where that is predicted to be quicker from the arrival on, for an allreduce on a topology.
         """
+        if late:
+            return self._choose_late(collective, size, dtype, op, root, late)
         key = (collective, size, dtype_class(dtype), root)
         known = self._choices.get(key)
         if known is None:
             known = self._choices[key] = self._choose(collective, size, dtype, root)
         return known
+
+    def _choose_late(
+        self, collective: str, size: int, dtype: str, op: str, root: int, late: Mapping[int, float]
+    ) -> Choice:
+        on_time = self.choose(collective, size, dtype, op, root)
+        rank, lateness = the_late_rank(late, self.ranks)
+        case = self._late_case(collective, size, on_time, rank, lateness)
+        if case is None or not case.pays or not case.used:
+            return on_time
+        assert case.schedule is not None
+        way = f"late_rank/{case.schedule.pieces}"
+        return Choice(way, case.schedule, case.seconds, None, "modelled", str(case))
+
+    def _late_case(
+        self, collective: str, size: int, on_time: Choice, late: int | None, lateness: float
+    ) -> LateCase | None:
+        """None where there is nothing to compare."""
+        if collective != "allreduce" or self.topology is None or self.ranks < 3 or size == 0:
+            return None
+        if on_time.schedule is None or on_time.basis == "pin":
+            return None
+        on_time_way = (on_time.way, on_time.schedule)
+        return late_case(self.topology, size, on_time_way, late, lateness, used=not self.deterministic)
 
     def _choose(self, collective: str, size: int, dtype: str, root: int) -> Choice:
         if size < 0:
@@ -230,10 +267,18 @@ class Selector:
     # Explaining
 
     def explain(
-        self, collective: str, size: int, dtype: str = "float32", op: str = "sum", root: int = 0
+        self,
+        collective: str,
+        size: int,
+        dtype: str = "float32",
+        op: str = "sum",
+        root: int = 0,
+        *,
+        late: Mapping[int, float] | None = None,
     ) -> Explanation:
         """All candidates for a size, and why one of them is chosen. Takes seconds for a large machine: it
-        looks for what would change the choice."""
+        looks for what would change the choice. `late` as for `choose`; without it, the explanation says from
+        which lateness of one rank on another choice would be made, for up to 16 ranks."""
         choice = self.choose(collective, size, dtype, op, root)
         ways = candidates.ways(collective, self.ranks, self.topology)
         if choice.way not in ways:
@@ -263,6 +308,11 @@ class Selector:
         kept.sort(
             key=lambda row: (row.way != choice.way, row.estimated, row.ratio or infinity, row.time or 0)
         )
+        case = None
+        if late:
+            case = self._late_case(collective, size, choice, *the_late_rank(late, self.ranks))
+        elif self.ranks <= _LATE_RANKS:
+            case = self._late_case(collective, size, choice, None, 0.0)
         return Explanation(
             collective,
             size,
@@ -274,6 +324,7 @@ class Selector:
             bound.binding if bound is not None else "",
             tuple(self._flips(choice, collective, size, dtype, root, [row.way for row in kept])),
             tuple(self._notes(unknown, choice, collective, size, dtype)),
+            case,
         )
 
     def _ratio(

@@ -60,6 +60,12 @@ def explain(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Only what always adds in one order.")
     ] = False,
+    late: Annotated[
+        str,
+        typer.Option(
+            "--late", metavar="RANK=TIME", help="With a topology: as if this rank came so late: 3=5ms."
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which algorithm runs for a collective and size, why, and what would change that.
@@ -73,6 +79,8 @@ def explain(
 
         pycoll explain allreduce 1MiB --topology dgx-h100 --slow 'gpu3<->*=0.5'
 
+        pycoll explain allreduce 25MiB --topology two_racks --late 3=200ms
+
         pycoll explain allreduce 64KiB --ranks 2
     """
     import os
@@ -80,6 +88,7 @@ def explain(
     from pycoll import InvalidArgument
     from pycoll.bench.units import parse_size
     from pycoll.bench.workload import COLLECTIVES
+    from pycoll.topology.units import parse_time
 
     kind, bytes_text = collective_option or collective or "allreduce", size_option or size
     if kind not in COLLECTIVES:
@@ -88,7 +97,13 @@ def explain(
         raise InvalidArgument("explain needs a size: pycoll explain allreduce 25MiB")
     pins = os.environ.get("PYCOLL_ALGO", "")
     selector = _selector(topology, ranks, profile, slow or [], distance, deterministic, pins)
-    explanation = selector.explain(kind, parse_size(bytes_text or "0B"), dtype, root=root)
+    lateness = None
+    if late:
+        rank, equals, seconds = late.partition("=")
+        if not equals or not rank.strip().isdecimal() or not topology:
+            raise InvalidArgument(f"--late {late}: write RANK=TIME, such as 3=5ms, with --topology")
+        lateness = {int(rank): parse_time(seconds)}
+    explanation = selector.explain(kind, parse_size(bytes_text or "0B"), dtype, root=root, late=lateness)
     if as_json:
         typer.echo(json.dumps(explanation.to_dict(), indent=1))
         return
