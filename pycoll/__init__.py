@@ -30,6 +30,8 @@ _HOMES = {
     "algorithms": "pycoll.schedule",
     "build": "pycoll.schedule",
     "Simulation": "pycoll.simulation",
+    "StragglerReport": "pycoll.lateness",
+    "stragglers": "pycoll.lateness",
     "Selector": "pycoll.selector",
     "Topology": "pycoll.topology",
     "Bound": "pycoll.bounds",
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         TopologyError,
         Unsupported,
     )
+    from pycoll.lateness import StragglerReport, stragglers
     from pycoll.launch import spawn
     from pycoll.profile import Profile
     from pycoll.schedule import Schedule, ScheduleReport, algorithm, algorithms, build

@@ -17,6 +17,7 @@ from pycoll.errors import Aborted, InvalidArgument, Mismatch, PeerLost, Timeout
 
 if TYPE_CHECKING:
     from pycoll.decisions import DecisionTable
+    from pycoll.lateness import StragglerReport
     from pycoll.schedule import Schedule
 
 _Self = TypeVar("_Self", bound="Group")
@@ -153,6 +154,12 @@ class Group:
         """When each rank reached the last collectives (up to 1024), oldest first: who is late, by how
         much."""
         return [Arrival(sequence, lateness) for sequence, lateness in self._core.arrivals()]
+
+    def stragglers(self) -> StragglerReport:
+        """Who is late to this group's collectives, and what that costs: see `pycoll.stragglers`."""
+        from pycoll.lateness import report
+
+        return report(self._core.arrivals(), self._core.early_report())
 
     def chosen_algorithm(
         self, collective: str, count: int, dtype: Any = "float32", op: Op = "sum", root: int = 0

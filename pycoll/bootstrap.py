@@ -104,12 +104,15 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
 
     Raises InvalidArgument when there is no default group yet.
     """
+    return default_group("empty").empty(shape, dtype)
+
+
+def default_group(caller: str) -> Communicator:
+    """The group that `pycoll.init` made first. Raises InvalidArgument, for `caller`, when there is none."""
     group = _defaults.of_thread or _Defaults.of_process
     if group is None or group.closed:
-        raise InvalidArgument(
-            "empty: there is no group yet whose memory it could lie in: call pycoll.init first"
-        )
-    return group.empty(shape, dtype)
+        raise InvalidArgument(f"{caller}: there is no group yet: call pycoll.init first")
+    return group
 
 
 def set_default(communicator: Communicator, *, of_thread: bool = False) -> None:

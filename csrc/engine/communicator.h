@@ -101,6 +101,13 @@ struct ArrivalRecord {
   std::vector<double> lateness;  // seconds after the first arrival, by rank
 };
 
+// Of AllReduces that need not wait for their last rank, as this rank saw them.
+struct EarlyReport {
+  uint64_t calls = 0;      // that could have begun before the last rank was there
+  uint64_t early = 0;      // that did
+  double seconds_won = 0;  // by these, against calls for which nobody was late; 0 while there was none
+};
+
 class Communicator {
  public:
   // Collective over the group. Throws Timeout, PeerLost, or what `all_gather` throws.
@@ -139,6 +146,7 @@ class Communicator {
   virtual uint64_t sequence() const = 0;  // collectives begun so far
   virtual MemoryReport memory() const = 0;
   virtual std::vector<ArrivalRecord> arrivals() const = 0;
+  virtual EarlyReport early_report() const = 0;
 
   // What the engine would run for such a call: a registry name.
   virtual std::string chosen_algorithm(const CollectiveCall& call) const = 0;

@@ -25,7 +25,7 @@ const std::byte* at(const void* buffer, size_t offset) {
 
 }  // namespace
 
-Direct::Direct(shm::Group& group, Arrivals& arrivals, bool fixed_order)
+Direct::Direct(shm::Group& group, Arrivals& arrivals, EarlyGain& gain, bool fixed_order)
     : group_(group),
       arrivals_(arrivals),
       reader_(group.rank(), group.ranks()),
@@ -33,6 +33,7 @@ Direct::Direct(shm::Group& group, Arrivals& arrivals, bool fixed_order)
       sources_(static_cast<size_t>(group.ranks())),
       destinations_(static_cast<size_t>(group.ranks())),
       everybody_(static_cast<size_t>(group.ranks())),
+      gain_(gain),
       fixed_order_(fixed_order) {
   std::iota(everybody_.begin(), everybody_.end(), 0);
 }

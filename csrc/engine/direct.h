@@ -13,6 +13,7 @@
 
 #include "engine/arrivals.h"
 #include "engine/communicator.h"
+#include "engine/early_gain.h"
 #include "engine/roles.h"
 #include "engine/store_choice.h"
 #include "transport/shm/group.h"
@@ -22,7 +23,7 @@ namespace pycoll {
 class Direct {
  public:
   // `fixed_order`: nothing begins before all ranks are there.
-  Direct(shm::Group& group, Arrivals& arrivals, bool fixed_order);
+  Direct(shm::Group& group, Arrivals& arrivals, EarlyGain& gain, bool fixed_order);
 
   // Puts a payload that fits into the place from which `finish` on the other ranks takes it. Before the
   // announcement.
@@ -55,7 +56,7 @@ class Direct {
   size_t chunks_of(const CollectiveCall& call) const {
     return (share_bytes(call) + chunk_bytes() - 1) / chunk_bytes();
   }
-  int late_rank(shm::Operation& operation, bool may_decide);
+  int late_rank(const CollectiveCall& call, shm::Operation& operation);
   size_t reduce_early(const CollectiveCall& call, shm::Operation& operation, int late);
   void skip_early(const CollectiveCall& call, size_t chunks);
   void add_late(const CollectiveCall& call, shm::Operation& operation, int late, size_t chunks);
@@ -80,10 +81,10 @@ class Direct {
   std::vector<void*> destinations_;
   std::vector<int> everybody_;
   // Of calls that begin before the last rank is there.
+  EarlyGain& gain_;
   bool fixed_order_;
   std::vector<int> early_;
-  uint64_t since_ = 0;             // position_ where the early ranks began
-  SteadyClock::duration usual_{};  // from the last arrival to the end, last time
+  uint64_t since_ = 0;  // position_ where the early ranks began
 };
 
 }  // namespace pycoll

@@ -36,7 +36,7 @@ bool Direct::may_begin_early(const CollectiveCall& call) const {
 
 Arrivals::Met Direct::run_from_arrival(const CollectiveCall& call, shm::Operation& operation,
                                        std::span<uint64_t> log, bool look_at_clock) {
-  const int late = late_rank(operation, arrivals_.header(operation.sequence).input.length == 0);
+  const int late = late_rank(call, operation);
   size_t reduced = 0;
   if (late >= 0) {
     early_.clear();
@@ -54,13 +54,13 @@ Arrivals::Met Direct::run_from_arrival(const CollectiveCall& call, shm::Operatio
     pipeline_two_shot(call, operation, everybody_, reduced, chunks_of(call), [](size_t) { return true; });
     choice_.end_chunk();
   }
-  usual_ = SteadyClock::now() - begun;
+  gain_.note(share_bytes(call), SteadyClock::now() - begun, reduced != 0);
   return met;
 }
 
 // Waits until all ranks are there, or until one alone is missing and keeps the others waiting: that one, or
 // -1.
-int Direct::late_rank(shm::Operation& operation, bool may_decide) {
+int Direct::late_rank(const CollectiveCall& call, shm::Operation& operation) {
   shm::EarlyStart& words = group_.control(0).early[operation.sequence & 1];
   const uint64_t base = operation.sequence << shm::EarlyStart::kShift;
   const auto decided = [&] { return words.decision.load(std::memory_order_acquire) > base; };
@@ -69,9 +69,10 @@ int Direct::late_rank(shm::Operation& operation, bool may_decide) {
     if (before < base) words.decision.compare_exchange_strong(before, base + what);
     group_.all_have_arrived();
   };
-  // Two hundredths of what the call takes anyhow.
-  const SteadyClock::duration patience =
-      std::max<SteadyClock::duration>(std::chrono::milliseconds(1), usual_ / 50);
+  // A fiftieth of what the call takes anyhow.
+  const std::chrono::duration<double> patience{std::max(1e-3, gain_.usual(share_bytes(call)) / 50)};
+  // Who holds shared buffers waits: all may, and then nothing need be copied.
+  const bool may_decide = arrivals_.header(operation.sequence).input.length == 0;
   SteadyClock::time_point alone{};  // since when one rank alone is missing
   const auto look = [&] {
     if (decided()) return true;

@@ -59,12 +59,12 @@ GroupCommunicator::GroupCommunicator(int rank, int ranks, Bootstrapped bootstrap
              placement_.host(rank).ranks),
       arrivals_(group_),
       log_(ranks),
-      direct_(group_, arrivals_, options_.fixed_order),
+      direct_(group_, arrivals_, gain_, options_.fixed_order),
       channels_(group_),
       executor_(channels_),
       plans_(options_.group, rank, ranks, placement_.one_host() ? nullptr : placement_.topology()),
       hosts_(bootstrapped.network ? std::make_unique<Hosts>(group_, arrivals_, channels_, placement_, rank,
-                                                            std::move(bootstrapped.network), plans_)
+                                                            std::move(bootstrapped.network), plans_, gain_)
                                   : nullptr),
       selection_(
           options_.group, ranks,

@@ -8,6 +8,7 @@
 #include "engine/bootstrap.h"
 #include "engine/communicator.h"
 #include "engine/direct.h"
+#include "engine/early_gain.h"
 #include "engine/executor.h"
 #include "engine/heap.h"
 #include "engine/hosts/hosts.h"
@@ -41,6 +42,7 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   uint64_t sequence() const override { return sequence_.load(std::memory_order_relaxed); }
   MemoryReport memory() const override;
   std::vector<ArrivalRecord> arrivals() const override;
+  EarlyReport early_report() const override { return gain_.report(); }
   std::string chosen_algorithm(const CollectiveCall& call) const override;
   void install(DecisionTable table) override;
   std::vector<DecisionState> decisions() const override { return selection_.states(); }
@@ -74,6 +76,7 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   shm::Group group_;  // of this host's ranks
   Arrivals arrivals_;
   ArrivalLog log_;
+  EarlyGain gain_;
   Direct direct_;
   shm::Channels channels_;
   Executor executor_;  // of groups on one host

@@ -434,6 +434,11 @@ void bind_communicator(py::module_& module) {
       .def("allocate", &PyCommunicator::allocate, py::arg("bytes"))
       .def("memory", &memory)
       .def("arrivals", &arrivals)
+      .def("early_report",
+           [](const PyCommunicator& group) {
+             const EarlyReport report = group.engine().early_report();
+             return py::make_tuple(report.calls, report.early, report.seconds_won);
+           })
       .def("abort", &PyCommunicator::abort, py::arg("reason"))
       .def("close", &PyCommunicator::close);
 }

@@ -97,6 +97,7 @@ class Backend final : public c10d::Backend {
   // Moves the storage, and with it every tensor that shares it, into the group's shared memory, in place, as
   // Tensor.share_memory_() does into torch's. Does nothing where it lies there already.
   void move_to_shared_memory(const at::Tensor& tensor);
+  const Communicator& communicator() const { return *communicator_; }
 
   // Called with the last strong reference: the destructor waits for the weak one of shutdown_all().
   void release_resources() override { leave_for_good(); }

@@ -66,6 +66,18 @@ void move_to_shared_memory(const c10::intrusive_ptr<c10d::Backend>& backend, con
   ours->move_to_shared_memory(tensor);
 }
 
+// Sequence numbers and lateness by rank, and what beginning early has won.
+std::pair<std::vector<std::pair<uint64_t, std::vector<double>>>, std::tuple<uint64_t, uint64_t, double>>
+stragglers(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  const auto* const ours = dynamic_cast<const Backend*>(backend.get());
+  if (ours == nullptr) throw py::type_error("not a backend of pycoll: " + backend->getBackendName());
+  std::vector<std::pair<uint64_t, std::vector<double>>> records;
+  for (ArrivalRecord& record : ours->communicator().arrivals())
+    records.emplace_back(record.sequence, std::move(record.lateness));
+  const EarlyReport report = ours->communicator().early_report();
+  return {std::move(records), {report.calls, report.early, report.seconds_won}};
+}
+
 // torch's translators serve torch's modules; the same for this one.
 void translate(std::exception_ptr error) {
   const auto raise = [](const char* module, const char* type, const c10::Error& e) {
@@ -95,6 +107,7 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
         py::arg("new_world"), py::arg("towards"), py::arg("interface"), py::arg("lanes"), py::arg("silence"),
         py::arg("connect_timeout"), py::arg("fixed_order"), py::call_guard<py::gil_scoped_release>());
   m.def("move_to_shared_memory", &move_to_shared_memory, py::arg("backend"), py::arg("tensor"));
+  m.def("stragglers", &stragglers, py::arg("backend"));
   m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+    from pycoll.lateness import StragglerReport
     from pycoll.torch.hooks import ddp_hook
 
-__all__ = ["autoload", "ddp_hook", "register"]
+__all__ = ["autoload", "ddp_hook", "register", "stragglers"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,6 +28,25 @@ def __getattr__(name: str) -> Any:
 
         return hooks.ddp_hook
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def stragglers(group: dist.ProcessGroup | None = None) -> StragglerReport:
+    """Who is late to the collectives of a process group, torch's default one unless `group` is given, and
+    what that costs: see `pycoll.stragglers`. Ranks are the group's own. A local call.
+
+    Raises ValueError for a group whose CPU backend is not pycoll.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from pycoll.lateness import report
+    from pycoll.torch import build
+
+    members = dist.distributed_c10d._get_default_group() if group is None else group
+    backend = members._get_backend(torch.device("cpu"))
+    if backend.name() != "pycoll":
+        raise ValueError(f"stragglers: the group's CPU backend is {backend.name()}, not pycoll")
+    return report(*build.load().stragglers(backend))
 
 
 def autoload() -> None:

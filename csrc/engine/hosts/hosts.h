@@ -13,13 +13,13 @@ namespace pycoll {
 
 struct Hosts {
   Hosts(shm::Group& group, Arrivals& arrivals, shm::Channels& channels, const Placement& placement, int rank,
-        std::unique_ptr<Network> network, Plans& plans)
+        std::unique_ptr<Network> network, Plans& plans, EarlyGain& gain)
       : links(group, placement, rank, std::move(network)),
         exchange(group, links),
         meeting(group, arrivals, links, exchange),
         transport(group, channels, links),
         executor(transport),
-        late_calls(group, links, exchange, executor, plans) {
+        late_calls(group, links, exchange, executor, plans, gain) {
     group.attend(&links);
   }
 

@@ -69,8 +69,14 @@ class LateCalls::EarlyGate final : public Gate {
 };
 
 LateCalls::LateCalls(shm::Group& group, HostLinks& links, HostExchange& exchange, Executor& executor,
-                     Plans& plans)
-    : group_(group), links_(links), exchange_(exchange), executor_(executor), plans_(plans), roll_(links) {
+                     Plans& plans, EarlyGain& gain)
+    : group_(group),
+      links_(links),
+      exchange_(exchange),
+      executor_(executor),
+      plans_(plans),
+      gain_(gain),
+      roll_(links) {
   // Others need the clerk while its own rank computes.
   if (links.rank() == 0 && links.placement().ranks() > 2) links.attend_always();
 }
@@ -138,11 +144,11 @@ bool LateCalls::run(const CollectiveCall& call, const shm::CallHeader& header, u
                     Arrivals::Met& met) {
   const uint64_t sequence = operation.sequence;
   const int groups = groups_of(call);
-  const double bytes = static_cast<double>(call.count * size_of(call.dtype));
+  const size_t bytes = call.count * size_of(call.dtype);
   // So long may a call take longer for nobody being late.
   constexpr double kShare = 0.005;
   constexpr std::chrono::microseconds kLeast{500};
-  const std::chrono::duration<double> patience(kShare * bytes * seconds_per_byte_);
+  const std::chrono::duration<double> patience(kShare * gain_.usual(bytes));
   roll_.arrive(
       header, hints, groups,
       std::max<SteadyClock::duration>(kLeast, std::chrono::duration_cast<SteadyClock::duration>(patience)));
@@ -167,9 +173,7 @@ bool LateCalls::run(const CollectiveCall& call, const shm::CallHeader& header, u
   if (state.differs) return false;
   const auto decided = SteadyClock::now();
   finish(call, state, groups);
-  const std::chrono::duration<double> took = SteadyClock::now() - decided;
-  seconds_per_byte_ =
-      seconds_per_byte_ == 0 ? took.count() / bytes : 0.8 * seconds_per_byte_ + 0.2 * took.count() / bytes;
+  gain_.note(bytes, SteadyClock::now() - decided, state.began && state.open > 0);
 
   met = {.last = 0, .seen = 0, .hints = state.hints, .signature = signature_of(header)};
   const uint64_t now = ticks();

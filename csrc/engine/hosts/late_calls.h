@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/arrivals.h"
+#include "engine/early_gain.h"
 #include "engine/executor.h"
 #include "engine/hosts/exchange.h"
 #include "engine/hosts/roll_call.h"
@@ -17,7 +18,8 @@ namespace pycoll {
 
 class LateCalls {
  public:
-  LateCalls(shm::Group& group, HostLinks& links, HostExchange& exchange, Executor& executor, Plans& plans);
+  LateCalls(shm::Group& group, HostLinks& links, HostExchange& exchange, Executor& executor, Plans& plans,
+            EarlyGain& gain);
 
   // Whether calls of this kind can go this way in this group; the same on all ranks.
   bool fits(const CollectiveCall& call) const;
@@ -48,9 +50,9 @@ class LateCalls {
   HostExchange& exchange_;
   Executor& executor_;
   Plans& plans_;
+  EarlyGain& gain_;
   RollCall roll_;
   std::map<Key, std::shared_ptr<const Plan>> made_;
-  double seconds_per_byte_ = 0;  // that calls took lately from the last arrival on, this rank's opinion
 };
 
 }  // namespace pycoll
