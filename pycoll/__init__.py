@@ -87,6 +87,7 @@ __all__ = [
     "ScheduleReport",
     "Selector",
     "Simulation",
+    "StragglerReport",
     "Timeout",
     "Topology",
     "TopologyError",
@@ -101,6 +102,7 @@ __all__ = [
     "init",
     "premul_sum",
     "spawn",
+    "stragglers",
 ]
 
 

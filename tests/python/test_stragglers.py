@@ -24,7 +24,8 @@ def test_a_report_of_given_arrivals() -> None:
     assert [one.waited for one in found.ranks] == pytest.approx(
         [0.5 + 0.5 + 0, 0 + 0 + 0.5, 0.4 + 0.75 + 0.25]
     )
-    assert found.worst is not None and found.worst.rank == 1
+    assert found.worst is not None
+    assert found.worst.rank == 1
     assert "4 of 10 large AllReduces began before their last rank came; won 1.500 s" in str(found)
     assert "500.000 ms" in str(found)
 
