@@ -118,9 +118,7 @@ Schedule build_late_rank(const BuildRequest& request) {
   if (reduced > 0) {
     const int group = asked.grouped ? asked.early() : reduced;
     parts.add_before(late_rank::reduce_to_owners(asked.early(), asked.owners(), reduced, group), slots);
-    parts.add_after(asked.several() ? late_rank::after_arrivals(asked.ranks, reduced, asked.arrivals)
-                                    : late_rank::after_arrival(asked.ranks, reduced),
-                    slots);
+    parts.add_after(*late_rank::after_arrival(asked.ranks, reduced, asked.arrivals), slots);
   }
   if (asked.is_cut()) parts.add_ring(schedule.block(reduced, slots).begin, ring);
   return parts.finish(request);

@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from time import perf_counter
 
@@ -154,6 +155,18 @@ def test_results_from_raw_inputs() -> None:
                 place = int(transfer["dst"]), int(transfer["piece"])
                 values[place] = value + (values[place] if transfer["reduce"] else 0)
         assert (values == expected).all()
+
+
+def test_the_same_on_every_thread() -> None:
+    """Schedules that take long to find are kept, between ranks that are late and between threads."""
+
+    def made(late: int) -> list[int]:
+        alone = [pycoll.build("late_rank", ranks=19, late=late, pieces=pieces) for pieces in (40, 54, 40)]
+        several = pycoll.build("late_rank", ranks=9, late=[late % 9, (late + 3) % 9], pieces=28)
+        return [schedule.rounds for schedule in (*alone, several) if schedule.verify()]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len({tuple(rounds) for rounds in threads.map(made, range(19))}) == 1
 
 
 # ---- the published algorithm

@@ -165,11 +165,4 @@ std::vector<Transfer> closed_form(int ranks, int pieces) {
   return Steady(ranks, pieces).run();
 }
 
-std::vector<Transfer> after_arrival(int ranks, int pieces) {
-  if (ranks < 2) return {};
-  if (has_closed_form(ranks)) return closed_form(ranks, pieces);
-  if (ranks == 3) return three_ranks(pieces);
-  return by_matching(ranks, pieces);
-}
-
 }  // namespace pycoll::late_rank

@@ -2,6 +2,7 @@
 // late one. A piece's owner is the early rank that has the sum over all early ranks before the late one
 // comes.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "schedule/schedule.h"
@@ -26,16 +27,15 @@ int owners(int ranks);
 // pieces in turn. What happens to a group of so many pieces does not depend on those after it.
 std::vector<Transfer> reduce_to_owners(int early, int owners, int pieces, int group);
 
-// From the owners' sums and the late rank's own pieces to everybody's result.
-std::vector<Transfer> after_arrival(int ranks, int pieces);
+// From the owners' sums and the late ranks' own pieces to everybody's result. Late rank number i comes in
+// round arrivals[i]; of one, that is round 0. Several late ranks are ranks n-L .. n-1, and all others owners.
+std::shared_ptr<const std::vector<Transfer>> after_arrival(int ranks, int pieces,
+                                                           const std::vector<int>& arrivals);
 
-// Several late ranks: ranks n-L .. n-1, of which rank n-L+i comes in round arrivals[i]. All others are
-// owners.
-std::vector<Transfer> after_arrivals(int ranks, int pieces, const std::vector<int>& arrivals);
-
-// The generators that after_arrival chooses from.
+// The generators that it chooses from.
 std::vector<Transfer> closed_form(int ranks, int pieces);  // where there is one
 std::vector<Transfer> three_ranks(int pieces);             // n = 3
 std::vector<Transfer> by_matching(int ranks, int pieces);  // any
+std::vector<Transfer> several_late(int ranks, int pieces, const std::vector<int>& arrivals);
 
 }  // namespace pycoll::late_rank

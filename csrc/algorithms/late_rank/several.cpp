@@ -148,9 +148,9 @@ class SeveralLate {
 
 }  // namespace
 
-std::vector<Transfer> after_arrivals(int ranks, int pieces, const std::vector<int>& arrivals) {
+std::vector<Transfer> several_late(int ranks, int pieces, const std::vector<int>& arrivals) {
   const int64_t work = int64_t{ranks} * ranks * pieces;
-  const int attempts = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 18) / work, 2, 16));
+  const int attempts = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 16) / work, 2, 16));
   const int last = arrivals.empty() ? 0 : *std::ranges::max_element(arrivals);
   int most = last + 4 * pieces + 4 * ranks;
   std::vector<Transfer> best;

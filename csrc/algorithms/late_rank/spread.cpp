@@ -92,9 +92,9 @@ int64_t log2_ratio(int64_t larger, int64_t smaller) {
 
 std::vector<Transfer> by_matching(int ranks, int pieces) {
   const int least = least_rounds(ranks, pieces);
-  // As many as take no longer than about a quarter of a second.
+  // As many as take no longer than about a tenth of a second.
   const int64_t work = int64_t{ranks} * ranks * least;
-  const int attempts = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 21) / work, 1, 16));
+  const int attempts = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 20) / work, 1, 16));
   std::vector<Transfer> best;
   for (int seed = 0; seed < attempts; ++seed) {
     const int most = best.empty() ? 2 * least + ranks : rounds_of(best);
