@@ -13,6 +13,7 @@ void bind_errors(pybind11::module_& module);    // the exception classes; first,
 void bind_schedule(pybind11::module_& module);  // schedules, their verification, the registry of algorithms
 void bind_communicator(pybind11::module_& module);  // the engine
 void bind_probe(pybind11::module_& module);         // distance between processors, measured
+void bind_network(pybind11::module_& module);       // this host's network interfaces
 void bind_reduce(pybind11::module_& module);        // the reduction kernels by themselves, for tests
 void bind_topology(pybind11::module_& module);      // machines as graphs, their routes
 void bind_simulator(pybind11::module_& module);     // schedules timed on topologies

@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, module) {
   pycoll::bind_schedule(module);
   pycoll::bind_communicator(module);
   pycoll::bind_probe(module);
+  pycoll::bind_network(module);
   pycoll::bind_reduce(module);
   pycoll::bind_topology(module);
   pycoll::bind_simulator(module);

@@ -1,13 +1,14 @@
 #include "transport/tcp/sockets.h"
 
 #include <netinet/in.h>
-// Not <netinet/tcp.h>: its tcp_info lacks the fields of newer kernels, and the two do not go together.
-#include <linux/tcp.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <system_error>
 
 namespace pycoll::tcp {
@@ -83,12 +84,17 @@ void tune(int socket, std::chrono::nanoseconds silence) {
 }
 
 Unanswered unanswered(int socket) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  // The C library's tcp_info is older than the kernel's, which has the receiver's window (tcpi_snd_wnd) here.
+  constexpr size_t kWindowAt = 228;
+  alignas(tcp_info) std::byte answer[256] = {};
+  socklen_t size = sizeof answer;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, answer, &size) != 0) return {};
+  tcp_info info;
+  std::memcpy(&info, answer, sizeof info);
+  uint32_t window = 1;
+  if (size >= kWindowAt + sizeof window) std::memcpy(&window, answer + kWindowAt, sizeof window);
   // A receiver without room answers ever more rarely to what probes its window; that says nothing of it.
-  constexpr size_t kHasWindow = offsetof(tcp_info, tcpi_snd_wnd) + sizeof info.tcpi_snd_wnd;
-  const bool room = size < kHasWindow || info.tcpi_snd_wnd > 0;
+  const bool room = window > 0;
   return {info.tcpi_unacked > 0 && room, std::chrono::milliseconds(info.tcpi_last_ack_recv)};
 }
 
