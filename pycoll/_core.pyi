@@ -235,6 +235,10 @@ def copy_bytes(
 
 def core_to_core_ns(cpu_a: int = -1, cpu_b: int = -1) -> float: ...
 
+# ---- network interfaces: csrc/python/network.cpp
+
+def network_interfaces(towards: str = "", pinned: str = "") -> list[dict[str, Any]]: ...
+
 # ---- bounds and packings of trees: csrc/python/bound.cpp
 
 class Bound:

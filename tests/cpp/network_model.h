@@ -136,11 +136,10 @@ void run_network(const OpenNetwork& open, int ranks, const Body& body, NetworkOp
         node.network->meet(meeting.all_gather(rank, node.network->address()),
                            meeting.all_gather(rank, "host" + std::to_string(rank)), 0x1234567890abcdef);
         body(node);
-        if (!node.network) return;
-        // Nobody goes before all are done with everybody.
-        node.until([&] { return node.network->flushed(); }, "all was flushed");
+        // Nobody goes before all are done with everybody, unless the body has left.
+        if (node.network) node.until([&] { return node.network->flushed(); }, "all was flushed");
         meeting.all_gather(rank, "");
-        node.leave();
+        if (node.network) node.leave();
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error.what();
       }

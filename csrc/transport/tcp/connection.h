@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "core/file_descriptor.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/outbox.h"
+#include "transport/tcp/private_descriptor.h"
 
 namespace pycoll::tcp {
 
 struct Connection {
-  FileDescriptor socket;
+  PrivateDescriptor socket;
   int peer = -1;  // -1: somebody connected and has not said who it is
   Role role = Role::Messages;
   int lane = 0;

@@ -32,7 +32,7 @@ std::string seconds_text(std::chrono::nanoseconds time) {
 
 }  // namespace
 
-Connection& TcpNetwork::add(FileDescriptor socket) {
+Connection& TcpNetwork::add(PrivateDescriptor socket) {
   auto made = std::make_unique<Connection>();
   made->socket = std::move(socket);
   Connection& connection = *made;
@@ -111,14 +111,14 @@ void TcpNetwork::finish_connecting(Connection& connection) {
       (late ? "no answer in " + seconds_text(std::min(options_.connect_timeout, options_.silence))
             : std::strerror(error));
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
-  connection.socket = FileDescriptor();
+  connection.socket = PrivateDescriptor();
   ++connection.next_endpoint;
   try_next_endpoint(connection);
 }
 
 void TcpNetwork::accept_all(size_t listener) {
   for (;;) {
-    FileDescriptor socket = accept_from(listeners_[listener].get());
+    PrivateDescriptor socket = accept_from(listeners_[listener].get());
     if (!socket) {
       if (errno == ECONNABORTED || errno == EINTR) continue;
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -175,7 +175,7 @@ void TcpNetwork::close(Connection& connection) {
   closed_.push_back(&connection);
   if (connection.socket) {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
-    connection.socket = FileDescriptor();
+    connection.socket = PrivateDescriptor();
   }
   connection.outbox.clear();
   if (connection.peer < 0) {

@@ -44,7 +44,7 @@ TcpNetwork::TcpNetwork(const NetworkOptions& options)
     for (const InterfaceAddress& at : one.addresses) {
       if (listeners_.size() == kMostEndpoints) break;
       try {
-        FileDescriptor listener = listen_on(at.address);
+        PrivateDescriptor listener = listen_on(at.address);
         own_.endpoints.push_back({one.name, SocketAddress::local_of(listener.get()), at.prefix});
         listeners_.push_back(std::move(listener));
       } catch (const std::system_error& error) {
@@ -58,7 +58,7 @@ TcpNetwork::TcpNetwork(const NetworkOptions& options)
   event.events = EPOLLIN;
   event.data.u64 = 0;  // the timer; 1 and up: listeners; what is no small number: connections
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event);
-  for (const FileDescriptor& listener : listeners_) {
+  for (const PrivateDescriptor& listener : listeners_) {
     ++event.data.u64;
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener.get(), &event);
   }

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "core/file_descriptor.h"
 #include "transport/network.h"
 #include "transport/tcp/advertisement.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/frame_ring.h"
 #include "transport/tcp/interfaces.h"
+#include "transport/tcp/private_descriptor.h"
 
 namespace pycoll::tcp {
 
@@ -73,7 +73,7 @@ class TcpNetwork final : public Network {
   bool joined(const Peer& peer) const;       // by any connection
 
   // connections.cpp: how they begin and end
-  Connection& add(FileDescriptor socket);
+  Connection& add(PrivateDescriptor socket);
   void observe(Connection& connection);
   Connection& open(int peer, Role role, int lane);
   void try_next_endpoint(Connection& connection);
@@ -112,9 +112,9 @@ class TcpNetwork final : public Network {
   Advertisement own_;
   std::vector<Advertisement> advertised_;  // by rank
   uint64_t key_ = 0;
-  FileDescriptor epoll_;
-  FileDescriptor timer_;
-  std::vector<FileDescriptor> listeners_;
+  PrivateDescriptor epoll_;
+  PrivateDescriptor timer_;
+  std::vector<PrivateDescriptor> listeners_;
   bool muted_ = false;  // no descriptors were left to accept with
   bool hurried_ = false;
   bool leaving_ = false;
