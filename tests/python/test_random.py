@@ -71,7 +71,11 @@ def one(comm, rng, algorithms):
 
 def run(comm):
     algorithms = {
-        kind: [name for name, info in pycoll.algorithms().items() if kind in info.collectives]
+        kind: [
+            name
+            for name, info in pycoll.algorithms().items()
+            if kind in info.collectives and info.accepts(comm.ranks)
+        ]
         for kind in KINDS
     }
     rng = np.random.default_rng(12345)
