@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pycoll import InvalidArgument
 from pycoll.bench import workload
+from pycoll.bench.lateness import Lateness
 from pycoll.probe import State
 
 PEERS = ("gloo", "mpi")
@@ -35,6 +36,7 @@ class BenchOptions:
     check: bool = True
     seed: int = 0
     timeout: float = 60.0
+    latenesses: tuple[Lateness, ...] = ()  # each measured by itself; none: nobody is made late
     lenient: bool = False  # leave out, with a note, algorithms that do not do a collective
     progress: bool = False  # rank 0 shows a bar on stderr
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours and a grey, told apart in every kind of colour blindness; the lines differ in marker
 # too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def draw(rows: Sequence[Row], path: str | PathLike[str], title: str = "", dpi: int = 150) -> None:
@@ -37,9 +37,7 @@ def draw(rows: Sequence[Row], path: str | PathLike[str], title: str = "", dpi: i
         raise Unsupported("there is nothing to draw: no row has a size")
     collectives = list(dict.fromkeys(row.collective for row in rows))
     labels = list(dict.fromkeys(row.label for row in rows))
-    styles = {
-        label: (_COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]) for i, label in enumerate(labels)
-    }
+    styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(labels)}
 
     figure = Figure(figsize=(11, 4.6 * len(collectives)), dpi=dpi, layout="constrained")
     grid = figure.subplots(len(collectives), 2, squeeze=False)

@@ -42,6 +42,7 @@ def _table(rows: Sequence[Row], report: Report) -> Table:
     with_ratio = any(row.pycoll_speedup is not None for row in rows)
     with_algorithm = any(row.algorithm and row.algorithm_chosen for row in rows)
     with_bandwidth = first.collective != "barrier"
+    with_lateness = any(row.late for row in rows)
     title = [f"{first.collective}, {report.environment['ranks']} ranks"]
     if with_bandwidth:
         title += [f"{first.dtype} {first.op}".rstrip(), "in place" if first.in_place else "out of place"]
@@ -59,6 +60,9 @@ def _table(rows: Sequence[Row], report: Report) -> Table:
         table.add_column("what", no_wrap=True)
     if with_algorithm:
         table.add_column("algorithm", no_wrap=True)
+    if with_lateness:
+        table.add_column("late", no_wrap=True)
+        table.add_column("total\nmedian", justify="right", no_wrap=True)
     for name in ("min", "median", "p99"):
         table.add_column(name, justify="right", no_wrap=True)
     if with_bandwidth:
@@ -78,6 +82,9 @@ def _table(rows: Sequence[Row], report: Report) -> Table:
             cells.append(row.label)
         if with_algorithm:
             cells.append(row.algorithm if row.algorithm_chosen else "")
+        if with_lateness:
+            total = row.total_median_s
+            cells += [row.late, "" if total is None else format_seconds(total)]
         cells += [format_seconds(seconds) for seconds in (row.min_s, row.median_s, row.p99_s)]
         if with_bandwidth:
             cells += [_bandwidth(row.algbw_gb_s), _bandwidth(row.busbw_gb_s)]
@@ -98,6 +105,11 @@ def _notes(report: Report) -> list[str]:
         "min, median, p99: time of one call, over iterations, each as its slowest rank saw it. "
         "algbw = size / median; busbw = algbw x nccl-tests' factor; GB = 1e9 bytes."
     ]
+    if any(row.late for row in rows):
+        notes.append(
+            "late: who came late, and by how much. total: from when the first could come; min, median and "
+            "p99 are times after the last arrival."
+        )
     batched = [row for row in rows if row.batch > 1]
     if batched:
         notes.append(

@@ -57,6 +57,9 @@ class Row:
     state: State
     probe_before_ns: float
     probe_after_ns: float
+    late: str = ""  # who came late, and how; min, median, p99 are then times after the last arrival
+    late_s: float | None = None  # the latest rank's lateness, or the distribution's scale
+    total_median_s: float | None = None  # the same calls' time from the first possible arrival
     pycoll_speedup: float | None = None  # median of this row / median of pycoll's through the same interface
 
     @property
@@ -148,7 +151,7 @@ def with_speedups(rows: Sequence[Row]) -> list[Row]:
 
 
 def _comparable(row: Row) -> tuple[Any, ...]:
-    return (row.collective, row.bytes, row.dtype, row.op, row.interface, row.state)
+    return (row.collective, row.bytes, row.dtype, row.op, row.interface, row.state, row.late)
 
 
 def _plain(row: Row) -> dict[str, Any]:

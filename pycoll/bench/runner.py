@@ -20,6 +20,7 @@ import pycoll
 from pycoll import Unsupported, probe
 from pycoll.bench import environment, results, sides
 from pycoll.bench.buffers import Buffers, make_buffers
+from pycoll.bench.lateness import Lateness
 from pycoll.bench.options import BenchOptions
 from pycoll.bench.progress import Progress, progress_bar
 from pycoll.bench.results import Report, Row
@@ -49,6 +50,7 @@ class Subject:
     calls: list[Call]
     iterations: int = 0
     blocks: list[npt.NDArray[np.float64]] = field(default_factory=list)  # seconds a call, this rank's
+    arrivals: list[npt.NDArray[np.float64]] = field(default_factory=list)  # seconds it came late, likewise
     wrong: int = 0
 
 
@@ -64,6 +66,9 @@ class Bench:
     ) -> None:
         self.options, self.comm, self.sides, self.progress = options, comm, contestants, progress
         self.random = random.Random(options.seed)  # the same on all ranks: they must agree on the order
+        self.lateness = Lateness()
+        self.came: npt.NDArray[np.float64] = np.zeros(0)
+        self.draws = np.random.default_rng(options.seed)  # of lateness; the same on all ranks, too
         self.report = Report(environment.stamp(comm.ranks))
 
     def run(self) -> Report:
@@ -77,7 +82,9 @@ class Bench:
             workload = Workload(case, self.comm.rank, self.comm.ranks)
             self.progress(f"{case.collective} {format_size(workload.bytes)}", index / len(cases))
             if (case.collective, workload.bytes) not in done:  # sizes below one element come to the same
-                self._measure(case, workload)
+                for lateness in self.options.latenesses or (Lateness(),):
+                    self.lateness = lateness
+                    self._measure(case, workload)
             done.add((case.collective, workload.bytes))
         self.report.rows = results.with_speedups(self.report.rows)
         return self.report
@@ -85,7 +92,7 @@ class Bench:
     # One case
 
     def _measure(self, case: Case, workload: Workload) -> None:
-        batch = _batch_size(workload)
+        batch = 1 if self.lateness else _batch_size(workload)
         memory: dict[bool, list[Buffers]] = {}
         subjects = []
         for side in self.sides:
@@ -145,6 +152,7 @@ class Bench:
         for _ in range(self.options.blocks * (PATIENCE if wanted else 1)):
             for subject in self.random.sample(subjects, len(subjects)):
                 subject.blocks.append(self._iterate(workload, subject, subject.iterations))
+                subject.arrivals.append(self.came)
                 self._check(workload, subject)
             after = self._probe()
             probes.append((before, after))
@@ -162,8 +170,8 @@ class Bench:
 
     def _iterate(self, workload: Workload, subject: Subject, iterations: int) -> npt.NDArray[np.float64]:
         """Seconds a call in each iteration, on this rank. What is called is prepared, and met for, off the
-        clock."""
-        taken = np.empty(iterations)
+        clock, which runs from the meeting on where ranks come late; how late this one did is in `came`."""
+        taken, late = np.empty(iterations), np.zeros(iterations)
         clock, barrier, calls = time.perf_counter_ns, self.comm.barrier, subject.calls
         collecting = gc.isenabled()
         gc.disable()
@@ -171,15 +179,25 @@ class Bench:
             for iteration in range(iterations):
                 for buffers in subject.memory:
                     buffers.fill(workload)
+                wanted = self._lateness()
                 barrier()
                 begin = clock()
+                if wanted:
+                    time.sleep(wanted)
+                    late[iteration] = clock() - begin
                 for call in calls:
                     call()
                 taken[iteration] = clock() - begin
         finally:
             if collecting:
                 gc.enable()
+        self.came = late / 1e9
         return taken / (1e9 * len(calls))
+
+    def _lateness(self) -> float:
+        if not self.lateness:
+            return 0.0
+        return float(self.lateness.draw(self.draws, self.comm.ranks)[self.comm.rank])
 
     def _check(self, workload: Workload, subject: Subject) -> None:
         if self.options.check:
@@ -203,11 +221,15 @@ class Bench:
         self.comm.allreduce(value, "max")
         return float(value[0])
 
+    def _everyones_latest(self, blocks: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+        """Of each iteration, by block."""
+        latest = np.array(blocks)
+        self.comm.allreduce(latest, "max")
+        return latest
+
     def _add_rows(self, workload: Workload, subject: Subject, probes: list[tuple[float, float]]) -> None:
-        own = np.array(subject.blocks)
-        everyone = np.empty((self.comm.ranks, *own.shape))
-        self.comm.all_gather(own, out=everyone)
-        slowest = everyone.max(axis=0)
+        total = self._everyones_latest(subject.blocks)
+        slowest = total - self._everyones_latest(subject.arrivals)
         wrong = np.array([subject.wrong])
         self.comm.allreduce(wrong, "sum")
 
@@ -239,6 +261,9 @@ class Bench:
                     algbw_gb_s=algbw,
                     busbw_gb_s=algbw * results.bus_factor(case.collective, self.comm.ranks),
                     wrong=int(wrong[0]) if options.check else None,
+                    late=str(self.lateness) if self.options.latenesses else "",
+                    late_s=self.lateness.seconds if self.options.latenesses else None,
+                    total_median_s=float(np.median(total[chosen_blocks])) if self.lateness else None,
                     state=state,
                     probe_before_ns=probes[chosen_blocks[0]][0],
                     probe_after_ns=probes[chosen_blocks[-1]][1],

@@ -110,6 +110,24 @@ def bench(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Compare every element with the right one.")
     ] = True,
+    late: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--late",
+            help="Let ranks come late: RANK:TIME[,RANK:TIME...], such as 3:5ms, or any:5ms for another one "
+            "in each iteration. May be given several times: each is measured by itself, and --plot draws "
+            "time against lateness.",
+            show_default=False,
+        ),
+    ] = None,
+    late_dist: Annotated[
+        str,
+        typer.Option(
+            "--late-dist",
+            help="Every rank comes late by a draw of its own: lognormal:3ms (the median), exponential:3ms "
+            "(the mean), uniform:3ms (the latest) or normal:3ms.",
+        ),
+    ] = "",
     seed: Annotated[
         int, typer.Option(help="Of the data, and of the order in which libraries take turns.")
     ] = 0,
@@ -150,6 +168,8 @@ def bench(
 
         pycoll bench --ranks 4 --vs gloo --sizes 4B,64KiB,1MiB,16MiB --csv results.csv --plot results.png
 
+        pycoll bench --ranks 4 --sizes 64MiB --late any:0 --late any:20ms --late any:100ms --plot late.png
+
         pycoll bench all_gather --algorithm all --sizes 1KiB:16MiB:x16
 
         torchrun --nproc-per-node 2 --no-python pycoll bench
@@ -178,6 +198,8 @@ def bench(
         check=check,
         seed=seed,
         timeout=timeout,
+        late=late or [],
+        late_dist=late_dist,
     )
     report = _run_bench(options)
     from pycoll import launchers
@@ -209,10 +231,13 @@ def _bench_options(
     check: bool,
     seed: int,
     timeout: float,
+    late: list[str],
+    late_dist: str,
 ) -> BenchOptions:
     """Turns words into values, and says at once which of them make no sense."""
     from pycoll import InvalidArgument, algorithms, launchers
     from pycoll.bench.environment import available_memory, usable_cpus
+    from pycoll.bench.lateness import parse_late, parse_late_dist
     from pycoll.bench.options import BenchOptions
     from pycoll.bench.units import format_size, parse_sizes
     from pycoll.bench.workload import COLLECTIVES
@@ -242,6 +267,9 @@ def _bench_options(
             f"--sizes: {here} ranks with buffers of {format_size(largest)} do not fit in the "
             f"{format_size(available)} of memory that this machine has left"
         )
+    latenesses = [parse_late(text, ranks) for text in late]
+    if late_dist:
+        latenesses.append(parse_late_dist(late_dist))
     if state not in ("", "near", "far"):
         raise InvalidArgument(f"--state is near or far, not {state!r}")
     return BenchOptions(
@@ -264,6 +292,7 @@ def _bench_options(
         check=check,
         seed=seed,
         timeout=timeout,
+        latenesses=tuple(latenesses),
         lenient="all" in split(algorithm),
         progress=sys.stderr.isatty(),
     )
@@ -325,7 +354,10 @@ def _deliver(report: Report, json_file: Path | None, csv_file: Path | None, plot
     if csv_file is not None:
         csv_file.write_text(report.to_csv())
     if plot is not None and report.rows:
+        from pycoll.bench.late_plot import draw_lateness
         from pycoll.bench.plot import draw
         from pycoll.bench.results import title_of
 
-        draw(report.rows, plot, title_of(report.environment))
+        over_lateness = len({row.late_s for row in report.rows}) > 1
+        picture = draw_lateness if over_lateness else draw
+        picture(report.rows, plot, title_of(report.environment))
