@@ -12,7 +12,7 @@ from pycoll.cli._app import split
 
 if TYPE_CHECKING:
     from pycoll import Topology
-    from pycoll.whatif import Change, Steps, Study
+    from pycoll.whatif import Change, Steps, Study, Workload
 
 _Texts = Optional[list[str]]  # noqa: UP045  typer reads it at run time, on Python 3.10 too
 _CHANGES = "Changes (may be repeated, and combined)"
@@ -119,6 +119,16 @@ def whatif(
             rich_help_panel=_STUDIES,
         ),
     ] = "",
+    scale: Annotated[
+        str,
+        typer.Option(
+            "--scale",
+            metavar="A..B",
+            help="On the first A to B ranks of the machine, doubling (/N: N points): a collective, or "
+            "the step of --workload.",
+            rich_help_panel=_STUDIES,
+        ),
+    ] = "",
     workload: Annotated[
         str,
         typer.Option(
@@ -131,8 +141,14 @@ def whatif(
         ),
     ] = "",
     pattern: Annotated[
-        str, typer.Option(help="With --workload: ddp, fsdp or tp.", rich_help_panel=_STUDIES)
+        str, typer.Option(help="With --workload: ddp, fsdp, tp or pp.", rich_help_panel=_STUDIES)
     ] = "",
+    stages: Annotated[
+        int, typer.Option(min=0, help="Of --pattern pp. Default: 8, 4 or 2.", rich_help_panel=_STUDIES)
+    ] = 0,
+    microbatches: Annotated[
+        int, typer.Option(min=0, help="Of --pattern pp. Default: 4 a stage.", rich_help_panel=_STUDIES)
+    ] = 0,
     jobs: Annotated[
         int,
         typer.Option("--jobs", "-j", min=0, help="Processes. 0: one a core.", rich_help_panel=_STUDIES),
@@ -200,6 +216,7 @@ def whatif(
     from pycoll.cli.topo import load
     from pycoll.whatif import compare as compare_
     from pycoll.whatif import each as each_
+    from pycoll.whatif import scale as scale_
     from pycoll.whatif import sweep as sweep_
     from pycoll.whatif.check import known_check
     from pycoll.whatif.compare import sizes_of
@@ -236,17 +253,40 @@ def whatif(
 
         with _study(jobs, store, on) as study:
             document, result = page_of(
-                machine, changes, collective, size, algorithm, study, each, sweep, workload, pattern
+                machine,
+                changes,
+                collective,
+                size,
+                algorithm,
+                study,
+                each,
+                sweep,
+                scale,
+                work_of(workload, pattern, stages, microbatches) if workload else None,
             )
         write_page(html, document)
         if as_json:
             typer.echo(json.dumps(document, indent=1))
             return
         typer.echo(f"wrote {html}", err=True)
+    elif scale:
+        if each or sweep:
+            raise InvalidArgument("--scale, --each and --sweep are three studies: run one, then another")
+        with _study(jobs, store, on) as study:
+            result = scale_(
+                machine,
+                scale,
+                collective,
+                size or "256MiB",
+                workload=work_of(workload, pattern, stages, microbatches)[0] if workload else None,
+                algorithm=algorithm,
+                changes=changes,
+                study=study,
+            )
     elif workload:
         if each or sweep:
             raise InvalidArgument("--workload goes with changes, not with --each or --sweep")
-        result = steps_of(machine, workload, pattern, changes, algorithm)
+        result = steps_of(machine, work_of(workload, pattern, stages, microbatches), changes, algorithm)
     elif each or sweep:
         sizes = sizes_of(size or "256MiB")
         if len(sizes) > 1:
@@ -316,11 +356,13 @@ def _changes(
     return found
 
 
-def steps_of(machine: Topology, workload: str, pattern: str, changes: list[Change], algorithm: str) -> Steps:
-    """The steps of a workload: a file, a model's name, or traces between commas."""
+def work_of(
+    workload: str, pattern: str, stages: int = 0, microbatches: int = 0
+) -> tuple[Workload, float | None]:
+    """The workload of a file, a model's name, or traces between commas, and the seconds that these show."""
     from dataclasses import replace
 
-    from pycoll.whatif import Steps, Workload, iterate
+    from pycoll.whatif import Workload
 
     traces = split(workload)
     measured = None
@@ -331,11 +373,20 @@ def steps_of(machine: Topology, workload: str, pattern: str, changes: list[Chang
         work, measured = trace.workload, trace.measured
     else:
         work = Workload.load(workload)
-    if pattern:
-        work = replace(work, pattern=pattern)
-    before = iterate(machine, work, algorithm=algorithm)
-    after = iterate(machine, work, changes, algorithm) if changes else None
-    return Steps(before, after, tuple(str(change) for change in changes), measured)
+    given = {"pattern": pattern, "stages": stages, "microbatches": microbatches}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value}
+    return replace(work, **changed), measured
+
+
+def steps_of(
+    machine: Topology, work: tuple[Workload, float | None], changes: list[Change], algorithm: str
+) -> Steps:
+    """A step of the workload before and after the changes."""
+    from pycoll.whatif import Steps, iterate
+
+    before = iterate(machine, work[0], algorithm=algorithm)
+    after = iterate(machine, work[0], changes, algorithm) if changes else None
+    return Steps(before, after, tuple(str(change) for change in changes), work[1])
 
 
 def _names(text: str) -> list[str]:

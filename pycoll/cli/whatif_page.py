@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pycoll import Topology
-    from pycoll.whatif import Change, Study
+    from pycoll.whatif import Change, Study, Workload
 
 #: On machines of up to so many ranks the page ranks links by harm without being asked to.
 _SMALL = 64
@@ -21,8 +21,8 @@ def page_of(
     study: Study,
     each: str = "",
     sweep: str = "",
-    workload: str = "",
-    pattern: str = "",
+    scale: str = "",
+    work: tuple[Workload, float | None] | None = None,
 ) -> tuple[dict[str, Any], Any]:
     """The page's document, and the answer that is printed: the study's, the steps', or the comparison."""
     from pycoll import whatif
@@ -30,11 +30,11 @@ def page_of(
     from pycoll.whatif.compare import sizes_of
     from pycoll.whatif.page import document_of
 
-    steps = steps_of(machine, workload, pattern, changes, algorithm) if workload else None
+    steps = steps_of(machine, work, changes, algorithm) if work is not None else None
     sizes: list[int] | str = sizes_of(size) if size else "1KiB,1MiB,64MiB,1GiB"
-    if steps is not None and steps.before.choices:
+    if steps is not None and steps.before.choices and not size:
         priciest = steps.before.choices[-1]
-        collective, sizes = priciest.collective, [priciest.size] if not size else sizes
+        collective, sizes = priciest.collective, [priciest.size]
     comparison = whatif.compare(machine, changes, collective, sizes, algorithm)
     of_study = sizes_of(size)[-1] if size else "256MiB"
     fixed = "auto" if algorithm == "all" else algorithm
@@ -48,8 +48,20 @@ def page_of(
         swept = whatif.sweep(
             machine, sweep, collective, of_study, algorithm=algorithm, changes=changes, study=study
         )
-    document = document_of(comparison, harms=harms, sweep=swept, steps=steps)
-    asked = (swept, harms if each else None, steps, comparison)
+    scaled = None
+    if scale:
+        scaled = whatif.scale(
+            machine,
+            scale,
+            collective,
+            of_study,
+            workload=work[0] if work is not None else None,
+            algorithm=fixed,
+            changes=changes,
+            study=study,
+        )
+    document = document_of(comparison, harms=harms, sweep=swept, steps=steps, scale=scaled)
+    asked = (scaled, swept, harms if each else None, steps, comparison)
     return document, next(answer for answer in asked if answer is not None)
 
 

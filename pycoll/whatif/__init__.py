@@ -31,6 +31,7 @@ from pycoll.whatif.compare import Comparison, Row, compare, time
 from pycoll.whatif.each import Harm, Harms, each
 from pycoll.whatif.evaluate import Outcome
 from pycoll.whatif.iteration import Iteration, Steps, iterate
+from pycoll.whatif.scale import Scale, ScalePoint, scale
 from pycoll.whatif.scenario import Disconnected, Lateness, Scenario
 from pycoll.whatif.studies import Store, Study
 from pycoll.whatif.sweep import Sweep, sweep
@@ -60,6 +61,8 @@ __all__ = [
     "Place",
     "Remove",
     "Row",
+    "Scale",
+    "ScalePoint",
     "Scenario",
     "Slow",
     "Spread",
@@ -74,6 +77,7 @@ __all__ = [
     "each",
     "iterate",
     "known_check",
+    "scale",
     "sweep",
     "time",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from pycoll.topology import Topology
 from pycoll.whatif.changes import Change, apply
 from pycoll.whatif.compare import topology_of
 from pycoll.whatif.evaluate import Evaluator, Outcome
+from pycoll.whatif.pipeline import pipeline, stages_of
 from pycoll.whatif.result import Result
 from pycoll.whatif.scenario import Scenario
 from pycoll.whatif.workload import Layer, Workload
@@ -57,6 +58,7 @@ class Iteration(Result):
     compute: float
     transfers: tuple[Transfer, ...]
     choices: tuple[Outcome, ...]  # what the collectives were priced by, the largest size last
+    bubble: float = 0.0  # seconds that the busiest stage of a pipeline waits though sending took no time
 
     @property
     def communication(self) -> float:
@@ -65,8 +67,8 @@ class Iteration(Result):
 
     @property
     def exposed(self) -> float:
-        """Seconds that the step takes longer than computing alone."""
-        return max(0.0, self.time - self.compute)
+        """Seconds that the step takes longer than it would if sending took no time."""
+        return max(0.0, self.time - self.compute - self.bubble)
 
     @property
     def overlap(self) -> float:
@@ -87,6 +89,7 @@ class Iteration(Result):
             "ranks": self.ranks,
             "time_s": self.time,
             "compute_s": self.compute,
+            "bubble_s": self.bubble,
             "communication_s": self.communication,
             "exposed_s": self.exposed,
             "overlap": self.overlap,
@@ -146,7 +149,13 @@ def iterate(
 
     Raises what :func:`pycoll.whatif.compare` raises.
     """
-    scenario = apply(Scenario(topology_of(machine)), changes)
+    return iterate_in(apply(Scenario(topology_of(machine)), changes), workload, algorithm)
+
+
+def iterate_in(scenario: Scenario, workload: Workload, algorithm: str = "auto") -> Iteration:
+    """A step of the workload in a scenario."""
+    if workload.pattern == "pp":
+        return _pipelined(scenario, workload, algorithm)
     needed = _needed(workload)
     prices = {
         collective: _Price(Evaluator(scenario), collective, sizes, algorithm)
@@ -159,16 +168,43 @@ def iterate(
     run = {"ddp": _ddp, "fsdp": _fsdp, "tp": _tp}[workload.pattern]
     time, transfers = run(workload, clock)
     choices = tuple(outcome for price in prices.values() for outcome in price.outcomes)
-    return Iteration(
-        workload.name,
-        workload.pattern,
-        scenario.topology.name,
-        len(scenario.topology.ranks),
-        time,
-        workload.compute,
-        tuple(transfers),
-        choices,
-    )
+    return _iteration(scenario, workload, time, workload.compute, transfers, choices)
+
+
+def _iteration(
+    scenario: Scenario,
+    workload: Workload,
+    time: float,
+    compute: float,
+    transfers: Iterable[Transfer],
+    choices: tuple[Outcome, ...],
+    bubble: float = 0.0,
+) -> Iteration:
+    topology = scenario.topology
+    head = (workload.name, workload.pattern, topology.name, len(topology.ranks))
+    return Iteration(*head, time, compute, tuple(transfers), choices, bubble)
+
+
+def _pipelined(scenario: Scenario, workload: Workload, algorithm: str) -> Iteration:
+    """Stages, each with its replicas, whose gradients are priced where they live."""
+    topology = scenario.topology
+    replicas = stages_of(workload, len(topology.ranks)).replicas
+    choices: dict[int, Outcome] = {}
+
+    def allreduce(stage: int, size: int) -> float:
+        group = topology.place(range(stage * replicas, (stage + 1) * replicas))
+        mine = {group.nodes[node].name for node in group.ranks}
+        late = tuple((device, seconds) for device, seconds in scenario.late if device in mine)
+        evaluator = Evaluator(replace(scenario, topology=group, late=late))
+        outcome = evaluator.best_of(evaluator.ways("allreduce", algorithm), "allreduce", size)
+        if size not in choices or outcome.time > choices[size].time:
+            choices[size] = outcome
+        return outcome.time
+
+    time, compute, bubble, rows = pipeline(workload, topology, scenario.routing, scenario.seed, allreduce)
+    transfers = [Transfer(*row) for row in rows]
+    ordered = tuple(choices[size] for size in sorted(choices))
+    return _iteration(scenario, workload, time, compute, transfers, ordered, bubble)
 
 
 # ---- prices

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pycoll.whatif.compare import Comparison, Row
     from pycoll.whatif.each import Harms
     from pycoll.whatif.iteration import Iteration, Steps
+    from pycoll.whatif.scale import Scale
     from pycoll.whatif.sweep import Sweep
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "harm_table",
     "iteration_table",
     "rate",
+    "scale_table",
     "steps_table",
     "sweep_table",
 ]
@@ -188,6 +190,36 @@ def sweep_table(sweep: Sweep) -> Iterable[RenderableType]:
         yield Text(sentence)
 
 
+def scale_table(scale: Scale) -> Iterable[RenderableType]:
+    """A line a number of ranks: of a step its time and what is exposed, of a collective time and bound."""
+    size = "" if scale.size is None else f" of {format_size(scale.size)}"
+    yield Text(f"{scale.what}{size} on {scale.machine}", style="bold")
+    if scale.changes:
+        yield Text(f"after {' '.join(scale.changes)}")
+    step = any(point.efficiency is not None for point in scale.points)
+    table = _table("")
+    table.title = None
+    names = ("exposed", "efficiency") if step else ("busbw GB/s", "bound", "of bound")
+    for name in ("ranks", "time", *names):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("algorithm", no_wrap=True)
+    table.add_column("binding link", overflow="fold")
+    for point in scale.points:
+        if point.time is None:
+            table.add_row(f"{point.ranks:,}", "-", *("-" for _ in names), "-", point.error)
+            continue
+        if step:
+            cells = [format_seconds(point.exposed or 0.0), f"{point.efficiency or 0.0:.1%}"]
+        else:
+            bound = point.bound or 0.0
+            share = min(1.0, bound / point.time) if point.time else 1.0
+            cells = [rate(point.busbw or 0.0), format_seconds(bound), f"{share:.0%}"]
+        table.add_row(
+            f"{point.ranks:,}", format_seconds(point.time), *cells, point.way, point.binding or "latency"
+        )
+    yield table
+
+
 def check_table(check: Check) -> Iterable[RenderableType]:
     """A line a size and algorithm: predicted, measured, the error."""
     yield Text(f"{check.collective} on {check.topology}, {check.ranks} ranks", style="bold")
@@ -223,6 +255,9 @@ def iteration_table(step: Iteration) -> Table:
         f"{format_seconds(step.communication)} in {len(sizes):,} collectives of "
         f"{format_size(min(sizes, default=0))} to {format_size(max(sizes, default=0))}",
     )
+    if step.bubble:
+        part = step.bubble / (step.compute + step.bubble)
+        table.add_row("bubble", f"{format_seconds(step.bubble)}, {part:.0%} of a step that sends in no time")
     table.add_row("exposed", f"{format_seconds(step.exposed)}; {step.overlap:.0%} is hidden by computing")
     table.add_row("efficiency", f"{step.efficiency:.1%} of a step without communication")
     for each in step.choices[-1:]:

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["PATTERNS", "Layer", "Workload"]
 
-PATTERNS = ("ddp", "fsdp", "tp")
+PATTERNS = ("ddp", "fsdp", "tp", "pp")
 
 
 @dataclass(frozen=True)
 class Layer:
     """A layer: seconds of its forward and backward, and the bytes of each of its tensors of parameters.
 
-    ``activation`` is the bytes that tensor parallelism adds up, twice a direction.
+    ``activation`` is the bytes that the layer puts out: tensor parallelism adds them up, twice a direction, a
+    pipeline sends them on.
     """
 
     name: str
@@ -49,8 +50,10 @@ class Workload:
 
     ``pattern``: ``ddp`` (allreduce of gradients in buckets while backward runs), ``fsdp`` (all_gather of
     each layer before forward and backward, reduce_scatter after backward, one layer ahead), ``tp`` (two
-    allreduces of activations a layer and direction, which nothing hides). DDP's rules: tensors fill buckets
-    in the reverse order of layers, the first closes at ``first_bucket`` bytes, the others at ``bucket``.
+    allreduces of activations a layer and direction, which nothing hides), ``pp`` (a pipeline of ``stages``
+    through which ``microbatches`` go, 1F1B; layers' times are those of all microbatches).
+    DDP's rules: tensors fill buckets in the reverse order of layers, the first closes at ``first_bucket``
+    bytes, the others at ``bucket``.
     ``order``: ``fifo`` sends buckets as they become ready, and the next forward waits for all; ``priority``
     sends of those that are ready the one whose layer comes first, and each layer of the next forward waits
     for its own only (TicTac, arXiv 1803.03288). ``step`` is the optimizer's seconds.
@@ -63,6 +66,8 @@ class Workload:
     first_bucket: int = 1 << 20
     order: str = "fifo"
     step: float = 0.0
+    stages: int = 0
+    microbatches: int = 0
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -71,6 +76,8 @@ class Workload:
             raise InvalidArgument(f"there is no pattern {self.pattern!r}; there are: {', '.join(PATTERNS)}")
         if self.order not in ("fifo", "priority"):
             raise InvalidArgument(f"the order of buckets is fifo or priority, not {self.order!r}")
+        if self.stages < 0 or self.microbatches < 0:
+            raise InvalidArgument("stages and microbatches are numbers from 1 on, or 0 for the usual ones")
         if self.bucket < 1 or self.first_bucket < 1:
             raise InvalidArgument("a bucket has 1 byte or more")
 
@@ -131,6 +138,8 @@ class Workload:
             parse_size(read.first_bucket),
             read.order,
             parse_time(read.step),
+            read.stages,
+            read.microbatches,
         )
 
     @classmethod
@@ -220,10 +229,12 @@ class _LayerOfFile(_Strict):
 
 class _File(_Strict):
     name: str = "workload"
-    pattern: Literal["ddp", "fsdp", "tp"] = "ddp"
+    pattern: Literal["ddp", "fsdp", "tp", "pp"] = "ddp"
     element: int = Field(4, ge=1)  # bytes
     bucket: str = "25MiB"
     first_bucket: str = "1MiB"
     order: Literal["fifo", "priority"] = "fifo"
     step: str = "0 s"
+    stages: int = Field(0, ge=0)
+    microbatches: int = Field(0, ge=0)
     layers: list[_LayerOfFile] = Field(min_length=1)

@@ -112,6 +112,30 @@ function sweepSection() {
   return section;
 }
 
+function scaleSection() {
+  const scale = doc.scale;
+  if (!scale) return null;
+  const points = scale.points.map((point, index) => ({ ...point, index })).filter((point) => point.time_s > 0);
+  const section = h("section", { id: "scale" }, h("h2", {}, "On more and more ranks: ", scale.scale));
+  if (points.length < 2) return section;
+  const xs = points.map((point) => point.ranks), step = points[0].efficiency !== null;
+  const ys = points.flatMap((point) => [point.time_s, step ? point.time_s - point.exposed_s : point.bound_s]).filter((value) => value > 0);
+  const spread = Math.max(...ys) / Math.min(...ys);
+  const marks = spread > 12 ? logTicks(Math.min(...ys), Math.max(...ys)) : ticks(Math.min(...ys), Math.max(...ys), 4).filter((value) => value > 0);
+  const { svg, x, y } = frame(xs, ys, xs, marks, format.count, format.seconds, "Time over the number of ranks", true);
+  const low = points.map((point) => [x(point.ranks), y(step ? point.time_s - point.exposed_s : point.bound_s || point.time_s)]);
+  svg.append(s("path", { class: "bound before", d: polyline(low) }), s("path", { class: "curve before", d: polyline(points.map((point) => [x(point.ranks), y(point.time_s)])) }));
+  for (const point of points) {
+    const here = `scale.points.${point.index}`;
+    svg.append(dot([x(point.ranks), y(point.time_s)], "before", () => [
+      h("b", {}, num(`${here}.ranks`, "count"), " ranks"), num(`${here}.time_s`, "seconds"), point.way ? ` by ${point.way}` : "",
+      ...(step ? ["; exposed ", num(`${here}.exposed_s`, "seconds"), ", efficiency ", num(`${here}.efficiency`, "share")] : ["; bound ", num(`${here}.bound_s`, "seconds")]),
+    ]));
+  }
+  section.append(h("div", { class: "legend" }, h("span", { class: "key" }, step ? "a step" : "time"), h("span", {}, step ? "dotted: a step whose sending is all hidden" : "dotted: the bound")), svg);
+  return section;
+}
+
 function harmSection() {
   const harms = doc.harms;
   if (!harms) return null;

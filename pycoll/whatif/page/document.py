@@ -13,6 +13,7 @@ from pycoll.whatif.evaluate import Evaluator, Outcome
 from pycoll.whatif.iteration import Steps
 from pycoll.whatif.page.picture import picture
 from pycoll.whatif.page.timeline import timeline
+from pycoll.whatif.scale import Scale
 from pycoll.whatif.sweep import Sweep
 
 __all__ = ["document_of"]
@@ -29,6 +30,7 @@ def document_of(
     harms: Harms | None = None,
     sweep: Sweep | None = None,
     steps: Steps | None = None,
+    scale: Scale | None = None,
     timelines: bool = True,
     curve: bool = True,
 ) -> dict[str, Any]:
@@ -50,6 +52,7 @@ def document_of(
         "timelines": None,
         "harms": harms and _finite({**harms.to_dict(), "which": [row.which for row in harms.rows]}),
         "sweep": sweep and sweep.to_dict(),
+        "scale": scale and scale.to_dict(),
         "steps": steps and steps.to_dict(),
     }
     if comparison is not None:

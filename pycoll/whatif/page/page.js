@@ -75,7 +75,7 @@ function show(focus) {
   const top = scrollY;
   document.getElementById("head").replaceChildren(...headSection());
   const live = window.live && window.live.section;
-  const sections = [live, answerSection(), stepSection(), machineSection(), timelineSection(), curveSection(), sweepSection(), harmSection(), numbersSection()];
+  const sections = [live, answerSection(), stepSection(), machineSection(), timelineSection(), curveSection(), sweepSection(), scaleSection(), harmSection(), numbersSection()];
   const main = document.getElementById("main"), wanted = sections.filter(Boolean);
   // The sliders stay in the page while the rest is exchanged, so that a finger on one is not lost.
   [...main.children].forEach((child) => child !== live && child.remove());
