@@ -131,7 +131,7 @@ def test_silent_partition(start_hosts, labs, ready):
     ready(4)
     since = time.monotonic()
     lab.partition(1, 2)
-    judge(job, {0, 1, 2, 3}, since, 5, ["rank 1", "rank 2"])
+    judge(job, {0, 1, 2, 3}, since, 5, ["rank 1 on host 'h1' is lost", "rank 2 on host 'h2' is lost"])
 
 
 def test_silence_is_a_setting(start_hosts, labs, ready):

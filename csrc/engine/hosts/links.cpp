@@ -155,11 +155,11 @@ void HostLinks::heed_failure(std::span<const std::byte> bytes) {
 void HostLinks::spread() {
   const shm::GroupControl& failure = group_.failure();
   if (failure.failure.load(std::memory_order_acquire) != shm::FailureState::Set) return;
-  // Whoever saw it tells all; who was told need not.
-  if (failure.failure_reporter != rank_ || spread_.exchange(true)) return;
+  // Whoever saw it tells all, and who was told passes it on: two hosts may no longer hear each other.
+  if (spread_.exchange(true)) return;
   FailureNote head;
   head.failure = static_cast<uint8_t>(failure.failure_kind);
-  head.reporter = rank_;
+  head.reporter = failure.failure_reporter;
   std::vector<std::byte> note(bytes_of(head).begin(), bytes_of(head).end());
   const auto text = std::as_bytes(std::span(failure.failure_text, std::strlen(failure.failure_text)));
   note.insert(note.end(), text.begin(), text.end());
