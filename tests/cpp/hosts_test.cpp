@@ -2,6 +2,7 @@
 // between.
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <thread>
@@ -174,12 +175,12 @@ void an_abort_reaches_every_host() {
 
 // Random arrivals of large AllReduces: nobody late, one, several, before and after the others are done
 // reducing.
-void late_ranks_are_not_waited_for() {
-  for (const int ranks : {3, 4, 5, 6, 7, 8}) {
+void late_ranks_are_not_waited_for(int patterns) {
+  for (const int ranks : {2, 3, 4, 5, 6, 7, 8, 9, 12, 16}) {
     Hosts hosts;
     for (int rank = 0; rank < ranks; ++rank) hosts.push_back("h" + std::to_string(rank));
     run_on(hosts, [&](Communicator& comm) {
-      for (int salt = 0; salt < 24; ++salt) {
+      for (int salt = 0; salt < patterns; ++salt) {
         std::mt19937 dice(static_cast<unsigned>(salt * 100 + ranks));  // the same on all ranks
         const int late = static_cast<int>(dice() % 4);
         for (int i = 0; i < late; ++i) {
@@ -227,15 +228,17 @@ void lateness_is_seen_from_every_host() {
 }  // namespace
 }  // namespace pycoll::test
 
-int main() {
+// hosts_test [PATTERNS]: of random arrivals, for each number of ranks.
+int main(int count, char** arguments) {
   using namespace pycoll::test;
+  const int patterns = count > 1 ? std::atoi(arguments[1]) : 10;
   run("every collective", every_collective);
   run("every algorithm", every_algorithm);
   run("mismatches are told everywhere", mismatches_are_told_everywhere);
   run("who does not come is named", who_does_not_come_is_named);
   run("who leaves is named", who_leaves_is_named);
   run("an abort reaches every host", an_abort_reaches_every_host);
-  run("late ranks are not waited for", late_ranks_are_not_waited_for);
+  run("late ranks are not waited for", [&] { late_ranks_are_not_waited_for(patterns); });
   run("lateness is seen from every host", lateness_is_seen_from_every_host);
   return result();
 }
