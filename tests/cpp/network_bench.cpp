@@ -4,6 +4,9 @@
 //   network_bench 0|1  2     DIRECTORY pingpong COUNT        64-byte messages to and fro, asleep in between
 //   network_bench 0|1  2     DIRECTORY raw-pair MIB          the last two over a plain blocking TCP socket
 //   network_bench 0|1  2     DIRECTORY raw-pingpong COUNT
+//   network_bench RANK RANKS DIRECTORY ring-of-death SECONDS   streams around until a rank is lost; says when
+//   and how network_bench RANK RANKS DIRECTORY watch SECONDS           the same without any traffic
+//   network_bench 0|1  2     DIRECTORY stall SECONDS           rank 1 takes nothing for so long, then all
 // DIRECTORY: an empty one that all of them see, where they exchange addresses.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,7 +20,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "network_model.h"
+#include "network_tests.h"
 #include "transport/tcp/interfaces.h"
 
 using namespace pycoll;
@@ -108,6 +111,59 @@ void streams(Node& node, int to, int from, size_t bytes) {
     if (from >= 0) print_rate(node.rank, run, bytes, seconds, cpu_seconds() - cpu);
     barrier(node);
   }
+}
+
+// Until a neighbour is lost, or the time is over. A quiet one only watches.
+void until_death(Node& node, double seconds, bool quiet) {
+  const int next = (node.rank + 1) % node.ranks;
+  const int previous = (node.rank + node.ranks - 1) % node.ranks;
+  barrier(node);
+  node.network->watch(next);
+  node.network->watch(previous);
+  const Bytes data(kStep);
+  const auto start = SteadyClock::now();
+  auto last = start;
+  const std::string* how = nullptr;
+  int who = -1;
+  while (how == nullptr && seconds_since(start) < seconds) {
+    bool any = node.poll();
+    if (!quiet) {
+      while (node.network->send(next, data) > 0) any = true;
+      for (std::span<const std::byte> piece; !(piece = node.network->arrived(previous)).empty(); any = true)
+        node.network->received(previous, piece.size());
+    }
+    for (const int peer : {next, previous})
+      if (how == nullptr && (how = node.network->lost(peer)) != nullptr) who = peer;
+    if (any) last = SteadyClock::now();
+    pollfd one{node.network->descriptor(), POLLIN, 0};
+    if (!any && node.network->arm()) ::poll(&one, 1, 200);
+  }
+  std::printf("rank %d: %.2f s after the start, %.2f s after the last event: %s %d %s\n", node.rank,
+              seconds_since(start), seconds_since(last), how == nullptr ? "nobody is lost" : "lost rank", who,
+              how == nullptr ? "" : how->c_str());
+}
+
+void stall(Node& node, double seconds) {
+  const size_t bytes = 64 * kMiB;
+  barrier(node);
+  if (node.rank == 0) {
+    node.send_all(1, Bytes(bytes));
+  } else {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    size_t came = 0;
+    node.until(
+        [&] {
+          for (std::span<const std::byte> piece; !(piece = node.network->arrived(0)).empty();) {
+            came += piece.size();
+            node.network->received(0, piece.size());
+          }
+          return came == bytes || node.network->lost(0) != nullptr;
+        },
+        "all came");
+    std::printf("%zu MiB came %s\n", came / kMiB,
+                node.network->lost(0) == nullptr ? "" : node.network->lost(0)->c_str());
+  }
+  barrier(node);
 }
 
 void print_times(std::vector<double> times) {
@@ -222,6 +278,11 @@ int main(int argc, char** argv) {
   if (mode == "ring") streams(node, (rank + 1) % ranks, (rank + ranks - 1) % ranks, bytes);
   if (mode == "pair") streams(node, rank == 0 ? 1 : -1, rank == 1 ? 0 : -1, bytes);
   if (mode == "pingpong") pingpong(node, size);
+  if (mode == "stall") stall(node, size);
+  if (mode == "ring-of-death" || mode == "watch") {
+    until_death(node, size, mode == "watch");
+    return 0;
+  }
   barrier(node);
   node.leave();
 }

@@ -16,7 +16,8 @@ namespace pycoll::tcp {
 
 struct Connection {
   PrivateDescriptor socket;
-  int peer = -1;  // -1: somebody connected and has not said who it is
+  std::string link;  // for people: "eth0 10.0.0.1 to 10.0.0.2"
+  int peer = -1;     // -1: somebody connected and has not said who it is
   Role role = Role::Messages;
   int lane = 0;
   bool outgoing = false;

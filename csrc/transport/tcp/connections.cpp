@@ -99,6 +99,7 @@ void TcpNetwork::finish_connecting(Connection& connection) {
   if (error == 0) {
     connection.connecting = false;
     connection.tried.clear();
+    connection.link = link_of(connection.socket.get());
     return;
   }
   const std::vector<Endpoint> endpoints =
@@ -134,6 +135,7 @@ void TcpNetwork::accept_all(size_t listener) {
     Connection& connection = add(std::move(socket));
     connection.deadline = SteadyClock::now() + kHelloTime;
     connection.readable = true;
+    connection.link = link_of(connection.socket.get());
     strangers_.push_back(&connection);
     observe(connection);
     enqueue(connection);
@@ -192,22 +194,20 @@ void TcpNetwork::close(Connection& connection) {
   for (Lane& lane : peer.lanes_in) forget(lane.connection);
 }
 
-std::string TcpNetwork::link_of(const Connection& connection) const {
-  const SocketAddress local = SocketAddress::local_of(connection.socket.get());
-  const SocketAddress remote = SocketAddress::remote_of(connection.socket.get());
+std::string TcpNetwork::link_of(int socket) const {
+  const SocketAddress local = SocketAddress::local_of(socket);
   std::string text;
   for (const NetworkInterface& one : interfaces_)
     for (const InterfaceAddress& own : one.addresses)
       if (text.empty() && own.address.same_host(local)) text = one.name + " ";
-  text += local.host();
-  return remote.family() == 0 ? text : text + " to " + remote.host();
+  return text + local.host() + " to " + SocketAddress::remote_of(socket).host();
 }
 
 // `certain`: had the peer left, its farewell would have come before.
 void TcpNetwork::end(Connection& connection, std::string how, bool certain) {
   const int rank = connection.peer;
   const bool incoming_stream = !connection.outgoing && connection.role == Role::Stream;
-  if (rank >= 0) how += " (" + link_of(connection) + ")";
+  how += " (" + connection.link + ")";
   close(connection);
   if (rank < 0 || leaving_) return;
   Peer& peer = peers_[static_cast<size_t>(rank)];

@@ -90,7 +90,7 @@ class TcpNetwork final : public Network {
   void tick();
   void check_answers(Connection& connection, SteadyClock::time_point now);
   void set_tick(std::chrono::nanoseconds interval);
-  std::string link_of(const Connection& connection) const;
+  std::string link_of(int socket) const;
 
   // transfer.cpp: what goes over them
   void enqueue(Connection& connection);
