@@ -38,6 +38,7 @@ def examine(network_only: bool = False) -> list[Finding]:
         network.host_name,
         network.meeting_point,
         network.locked_memory,
+        network.ucx,
     )
     everything = (
         _versions,

@@ -7,10 +7,12 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 
 from pycoll import _network, launchers
 from pycoll.doctor import Finding
-from pycoll.errors import InvalidArgument
+from pycoll.errors import Error, InvalidArgument
 
 _PATIENCE = 3.0  # seconds for a connection
 _RDMA = "/sys/class/infiniband"
@@ -36,26 +38,58 @@ def settings() -> Iterator[Finding]:
 
 
 def interfaces() -> Iterator[Finding]:
+    """What there is, and which of it pycoll would use, by its own choice."""
+    from pycoll import _core
+
     pinned = os.environ.get("PYCOLL_IFNAME", "").strip()
-    found = _network.interface_addresses()
-    listed = ", ".join(f"{name} {address}" for name, address in found) or "none has an address"
-    outward = [(name, address) for name, address in found if not _network.is_loopback(address)]
-    if pinned and not any(name.startswith(pinned) for name, _ in found):
-        yield Finding(
-            "network interfaces",
-            "problem",
-            f"PYCOLL_IFNAME={pinned}, and there is no such interface with an address; there are: {listed}",
-            "name one of these, or unset PYCOLL_IFNAME: pycoll takes the one that leads to MASTER_ADDR",
-        )
-    elif not outward:
-        yield Finding(
-            "network interfaces",
-            "warning",
-            f"only loopback: {listed}",
-            "jobs of this host work; for others, bring an interface up and give it an address (ip addr add)",
-        )
+    towards = os.environ.get("MASTER_ADDR", "")
+    try:
+        found = _core.network_interfaces(towards, pinned)
+    except InvalidArgument as error:
+        remedy = "name one of these, or unset PYCOLL_IFNAME: the one that leads to MASTER_ADDR is taken then"
+        yield Finding("network interfaces", "problem", str(error), remedy)
+        return
+    except Error as error:
+        remedy = "bring an interface up and give it an address (ip link set, ip addr add)"
+        yield Finding("network interfaces", "problem", str(error), remedy)
+        return
+    chosen = [one for one in found if one["chosen"]]
+    said = "; ".join(f"{one['name']} {', '.join(one['addresses'])}: {one['reason']}" for one in chosen)
+    others = ", ".join(one["name"] for one in found if not one["chosen"])
+    said += f" (not: {others})" if others else ""
+    if all(one["loopback"] for one in chosen):
+        remedy = "jobs of this host work; for others, bring an interface up and give it an address"
+        yield Finding("network interfaces", "warning", said, remedy)
     else:
-        yield Finding("network interfaces", "ok", listed)
+        yield Finding("network interfaces", "ok", said)
+
+
+def ucx() -> Iterator[Finding]:
+    """The library between hosts with RDMA. It is not needed elsewhere."""
+    if find_spec("pycoll._ucx") is None:
+        return
+    found = import_module("pycoll._ucx").information()
+    asked_for = os.environ.get("PYCOLL_NETWORK", "").strip().lower() == "ucx"
+    devices = ", ".join(found.rdma_devices) or "no RDMA device"
+    passed_over = f"; passed over: {'; '.join(found.passed_over)}" if found.passed_over else ""
+    remedy = "install libucp (apt install libucx0, or pip install libucx-cu12), or name one in PYCOLL_UCX"
+    if found.found:
+        transports = ", ".join(found.transports) or "none"
+        rdma = any(not transport.startswith("tcp") for transport in found.transports)
+        said = (
+            f"{found.version}, {found.origin}, {found.path}; transports: {transports}; {devices}{passed_over}"
+        )
+        if found.rdma_devices and not rdma:
+            yield Finding("UCX", "warning", said, f"this UCX has no RDMA: {remedy}")
+        else:
+            yield Finding("UCX", "ok", said)
+    elif asked_for:
+        yield Finding("UCX", "problem", f"PYCOLL_NETWORK=ucx, and none is fit{passed_over}", remedy)
+    elif found.rdma_devices:
+        said = f"none is fit, and there is RDMA: {devices}{passed_over}"
+        yield Finding("UCX", "warning", said, f"hosts are connected over TCP until you {remedy}")
+    else:
+        yield Finding("UCX", "absent", f"none is fit, and none is needed: {devices}{passed_over}")
 
 
 def host_name() -> Iterator[Finding]:

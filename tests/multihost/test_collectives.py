@@ -51,7 +51,7 @@ def check_all(comm, counts, dtypes):
     return checked
 
 
-@pytest.mark.parametrize(("hosts", "per_host"), [(2, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize(("hosts", "per_host"), [(2, 2), pytest.param(3, 1, marks=pytest.mark.long)])
 def test_every_collective(on_hosts, hosts, per_host):
     counts = on_hosts(hosts, check_all, COUNTS, ["float32", "int64"], per_host=per_host)
     assert all(count >= 2 * 3 * 7 for count in counts)
@@ -146,6 +146,7 @@ def zero_copy(comm):
     return comm.memory().allocated > 0
 
 
+@pytest.mark.long
 def test_buffers_in_shared_memory(on_hosts):
     assert on_hosts(2, zero_copy, per_host=2) == [True] * 4
 

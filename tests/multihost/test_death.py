@@ -75,7 +75,7 @@ def test_killed_in_a_large_allreduce(start_hosts, ready, victim):
     ready(3)
     since = time.monotonic()
     job.signal(victim, signal.SIGKILL)
-    judge(job, {0, 1, 2} - {victim}, since, 1, [f"rank {victim}"], ("PeerLost",))
+    judge(job, {0, 1, 2} - {victim}, since, 1, [f"rank {victim} on host 'h{victim}'"], ("PeerLost",))
 
 
 def test_killed_with_two_ranks_a_host(start_hosts, ready):
@@ -84,14 +84,6 @@ def test_killed_with_two_ranks_a_host(start_hosts, ready):
     since = time.monotonic()
     job.signal(2, signal.SIGKILL)
     judge(job, {0, 1, 3}, since, 1, ["rank 2"])
-
-
-def test_the_error_names_the_host(start_hosts, ready):
-    job = start_hosts(2, looping, ready.folder)
-    ready(2)
-    job.signal(1, signal.SIGKILL)
-    _, text, _ = job.outcome(0).value
-    assert "h1" in text, text
 
 
 def test_stopped_process_is_named_at_the_deadline(start_hosts, ready):
@@ -115,6 +107,7 @@ def test_cable_pulled(start_hosts, labs, ready):
     judge(job, {1}, since, 5, ["rank 0", "rank 2"])
 
 
+@pytest.mark.long
 def test_host_of_the_rendezvous_gone(start_hosts, labs, ready):
     lab = labs.make(hosts=3, rate=None)
     job = start_hosts(lab, looping, ready.folder)
@@ -214,6 +207,7 @@ def test_timeout_of_one_operation(on_hosts):
     assert 0.4 < took < 2.9  # not when the late rank came
 
 
+@pytest.mark.long
 def test_longer_timeout_of_one_operation_than_the_groups(on_hosts):
     (kind, text, took), _ = on_hosts(2, late, 60.0, 2.0, timeout=1.0)
     assert (kind, text) == ("nothing", "")
@@ -277,6 +271,7 @@ def test_a_host_that_never_comes_is_named(start_hosts, labs):
         assert took < SOON
 
 
+@pytest.mark.long
 def test_a_host_behind_a_dead_link_while_the_group_is_made(start_hosts, labs):
     """The ranks meet at host 0, but two others cannot reach each other."""
     lab = labs.make(hosts=3, rate=None)

@@ -15,8 +15,8 @@ def total(comm):
 
 
 def test_pinned(on_hosts):
-    assert on_hosts(2, total, env={"PYCOLL_IFNAME": "eth0"}) == [3, 3]
-    assert on_hosts(2, total, env={"PYCOLL_IFNAME": "eth"}) == [3, 3]  # how its name begins
+    names = ["eth0", "eth"]  # or how it begins
+    assert on_hosts(2, total, env=lambda rank: {"PYCOLL_IFNAME": names[rank]}) == [3, 3]
 
 
 def joins(rank, ranks, address):
@@ -27,6 +27,7 @@ def joins(rank, ranks, address):
         return type(error).__name__, str(error)
 
 
+@pytest.mark.long
 def test_wrong_name_lists_what_there_is(start_hosts, labs):
     job = start_hosts(2, joins, 2, f"{labs.get(2).ip(0)}:29604", init=False, env={"PYCOLL_IFNAME": "wlan7"})
     for outcome in job.outcomes().values():
@@ -62,6 +63,7 @@ def test_host_name_that_resolves_to_loopback(start_hosts, labs):
     assert [outcome.value for outcome in job.outcomes().values()] == [("a sum", 3.0)] * 2
 
 
+@pytest.mark.long
 def test_host_name_that_resolves_to_nothing(start_hosts, labs):
     lab = labs.make(hosts=2, rate=None)
     for host in range(2):
@@ -97,6 +99,5 @@ def test_ipv6_only(on_hosts, labs):
     assert on_hosts(labs.get(2, ipv6=True), total) == [3, 3]
 
 
-@pytest.mark.parametrize("lanes", ["1", "4"])
-def test_lanes(on_hosts, lanes):
-    assert on_hosts(2, total, env={"PYCOLL_LANES": lanes}) == [3, 3]
+def test_lanes(on_hosts):
+    assert on_hosts(2, total, env={"PYCOLL_LANES": "4"}) == [3, 3]

@@ -73,6 +73,7 @@ def test_slurm(labs):
     assert said(output) == expected(3), output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["OMPI", "PMI"])
 def test_mpi_launchers(labs, launcher):
     lab = labs.get(2)
@@ -105,7 +106,8 @@ def torchrun(lab, host, port, rendezvous, program, per_host=1):
     ]
 
 
-@pytest.mark.parametrize("rendezvous", ["static", pytest.param("c10d", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
 def test_torchrun(labs, tmp_path, rendezvous):
     pytest.importorskip("torch")
     lab, program = labs.get(2), tmp_path / "program.py"
