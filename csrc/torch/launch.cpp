@@ -102,7 +102,9 @@ void require_dense_cpu(const at::Tensor& tensor, const TorchCall& what) {
   std::string found = "an undefined tensor";
   if (tensor.defined())
     found = tensor.layout() == at::kStrided
-                ? "a tensor on device " + tensor.device().str() + "; move it with .cpu()"
+                ? "a tensor on device " + tensor.device().str() +
+                      "; move it with .cpu(), or leave CUDA tensors to NCCL: "
+                      "init_process_group(\"cpu:pycoll,cuda:nccl\")"
                 : c10::str("a tensor of layout ", tensor.layout(), "; convert it with .to_dense()");
   C10_THROW_ERROR(TypeError, std::string("pycoll ") + what.name() + " takes dense CPU tensors, got " + found);
 }

@@ -1,0 +1,75 @@
+/* The C interface of _cuda.so. Every function returns a status; pycoll_cuda_error() says what went wrong in
+ * this thread's last failed call. One thread at a time may use a group, but for pycoll_cuda_abort. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { PYCOLL_CUDA_ABI = 1 };
+enum { PYCOLL_CUDA_OK = 0, PYCOLL_CUDA_INVALID = 1, PYCOLL_CUDA_UNSUPPORTED = 2, PYCOLL_CUDA_FAILED = 3 };
+enum {
+  PYCOLL_CUDA_ONE_SHOT = 0,
+  PYCOLL_CUDA_TWO_SHOT = 1,
+  PYCOLL_CUDA_REDUCE_SCATTER = 2,
+  PYCOLL_CUDA_ALL_GATHER = 3
+};
+
+typedef struct pycoll_cuda_group pycoll_cuda_group;
+
+typedef struct {
+  char name[128];
+  int32_t major, minor; /* compute capability */
+  int32_t multiprocessors;
+  int32_t reserved;
+  uint64_t memory; /* bytes */
+} pycoll_cuda_device;
+
+/* The same on all ranks, but for rank and device. Zeros are replaced by defaults. */
+typedef struct {
+  int32_t rank, ranks, device;
+  int32_t blocks;   /* the most of a kernel; ranks on one GPU share its multiprocessors */
+  int32_t slots;    /* flags of a pair of ranks at a block */
+  int32_t packets;  /* of a sender at a block */
+  uint64_t staging; /* bytes of working memory */
+} pycoll_cuda_options;
+
+int pycoll_cuda_abi(void);
+const char* pycoll_cuda_error(void);
+int pycoll_cuda_device_count(int32_t* count);
+int pycoll_cuda_device_info(int32_t device, pycoll_cuda_device* info);
+
+/* A group is opened by every rank; the handles of all, in order of rank, are exchanged by the caller. */
+int pycoll_cuda_open(const pycoll_cuda_options* options, pycoll_cuda_group** group);
+size_t pycoll_cuda_handle_bytes(void);
+int pycoll_cuda_handle(pycoll_cuda_group* group, void* handle);
+int pycoll_cuda_connect(pycoll_cuda_group* group, const void* handles);
+int pycoll_cuda_close(pycoll_cuda_group* group);
+/* Ends every wait of running kernels, whose outputs then hold anything. From any thread. */
+int pycoll_cuda_abort(pycoll_cuda_group* group);
+
+/* A buffer that peers may read and write: schedules then work in it, without staging. All ranks register a
+ * buffer each, in the same order, and exchange handles as above. */
+int pycoll_cuda_register(pycoll_cuda_group* group, void* buffer, size_t bytes, void* handle);
+int pycoll_cuda_register_connect(pycoll_cuda_group* group, const void* handles, int32_t* registration);
+int pycoll_cuda_unregister(pycoll_cuda_group* group, int32_t registration);
+
+/* A verified schedule; transfers are rows (round, src, dst, piece, reduce). With finds_late its last rank is
+ * whichever rank comes last at run time (allreduce only). */
+int pycoll_cuda_plan(pycoll_cuda_group* group, int32_t kind, int32_t pieces, int32_t root,
+                     const int32_t* transfers, size_t count, int32_t finds_late, int32_t* plan);
+/* Puts the collective on the stream (a cudaStream_t). registration: of the output, or -1. */
+int pycoll_cuda_run(pycoll_cuda_group* group, int32_t plan, int32_t dtype, int32_t op, double factor,
+                    const void* input, void* output, uint64_t count, int32_t registration, void* stream);
+/* The kernels for small buffers. `count` as in the collective's call; _limit is the greatest. */
+int pycoll_cuda_packets(pycoll_cuda_group* group, int32_t which, int32_t dtype, int32_t op, double factor,
+                        const void* input, void* output, uint64_t count, void* stream);
+int pycoll_cuda_packets_limit(pycoll_cuda_group* group, int32_t which, int32_t dtype, uint64_t* count);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop

@@ -1,0 +1,25 @@
+// The kernels of every format and operator, as a table of addresses that the host launches from.
+#pragma once
+#include <cstdint>
+
+#include "cuda/interpreter.h"
+#include "cuda/packets.h"
+
+namespace pycoll::cuda {
+
+constexpr int kThreads = 512;
+
+// Kernels of one format and operator; each takes (call, const uint32_t* aborted).
+struct Kernels {
+  const void* schedule = nullptr;
+  const void* one_shot = nullptr;
+  const void* two_shot = nullptr;
+  uint64_t wire_size = 0;  // bytes of an element between hops
+};
+
+// Null entries: not built (the dtype is none of a GPU's, or the op not one of its).
+const Kernels& kernels_of(DType dtype, Op op);
+const void* all_gather_kernel();
+const Kernels& moving_kernels();  // of bytes; only `schedule`
+
+}  // namespace pycoll::cuda

@@ -1,0 +1,197 @@
+// The C interface: checks what comes in, and turns exceptions into a status and a text.
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "core/error.h"
+#include "cuda/api.h"
+#include "cuda/group.h"
+#include "schedule/verify.h"
+
+struct pycoll_cuda_group {
+  explicit pycoll_cuda_group(const pycoll_cuda_options& options) : group(options) {}
+  pycoll::cuda::Group group;
+};
+
+namespace {
+
+using namespace pycoll;
+using namespace pycoll::cuda;
+
+thread_local std::string last_error;
+
+template <class Body>
+int guarded(const Body& body) {
+  try {
+    body();
+    return PYCOLL_CUDA_OK;
+  } catch (const InvalidArgument& error) {
+    last_error = error.what();
+    return PYCOLL_CUDA_INVALID;
+  } catch (const ScheduleError& error) {
+    last_error = error.what();
+    return PYCOLL_CUDA_INVALID;
+  } catch (const Unsupported& error) {
+    last_error = error.what();
+    return PYCOLL_CUDA_UNSUPPORTED;
+  } catch (const std::bad_alloc&) {
+    last_error = "out of memory";
+    return PYCOLL_CUDA_FAILED;
+  } catch (const std::exception& error) {
+    last_error = error.what();
+    return PYCOLL_CUDA_FAILED;
+  }
+}
+
+Group& of(pycoll_cuda_group* group) {
+  if (group == nullptr) throw InvalidArgument("no group was given");
+  return group->group;
+}
+
+std::vector<Handle> handles_of(const Group& group, const void* bytes) {
+  std::vector<Handle> handles(static_cast<size_t>(group.ranks()));
+  std::memcpy(static_cast<void*>(handles.data()), bytes, handles.size() * sizeof(Handle));
+  return handles;
+}
+
+template <class Enum>
+Enum checked(int32_t value, Enum last, const char* what) {
+  if (value < 0 || value > static_cast<int32_t>(last))
+    throw InvalidArgument("there is no " + std::string(what) + " " + std::to_string(value));
+  return static_cast<Enum>(value);
+}
+
+Group::Call call_of(int32_t dtype, int32_t op, double factor, const void* input, void* output, uint64_t count,
+                    void* stream) {
+  return {.dtype = checked(dtype, DType::Complex128, "dtype"),
+          .op = checked(op, Op::PremulSum, "op"),
+          .factor = factor,
+          .input = input,
+          .output = output,
+          .count = count,
+          .stream = static_cast<cudaStream_t>(stream)};
+}
+
+}  // namespace
+
+extern "C" {
+
+int pycoll_cuda_abi(void) {
+  return PYCOLL_CUDA_ABI;
+}
+
+const char* pycoll_cuda_error(void) {
+  return last_error.c_str();
+}
+
+int pycoll_cuda_device_count(int32_t* count) {
+  return guarded([&] {
+    int devices = 0;
+    require(cudaGetDeviceCount(&devices), "find a GPU");
+    *count = devices;
+  });
+}
+
+int pycoll_cuda_device_info(int32_t device, pycoll_cuda_device* info) {
+  return guarded([&] {
+    cudaDeviceProp properties{};
+    require(cudaGetDeviceProperties(&properties, device), "describe device " + std::to_string(device));
+    *info = {};
+    std::strncpy(info->name, properties.name, sizeof(info->name) - 1);
+    info->major = properties.major;
+    info->minor = properties.minor;
+    info->multiprocessors = properties.multiProcessorCount;
+    info->memory = properties.totalGlobalMem;
+  });
+}
+
+int pycoll_cuda_open(const pycoll_cuda_options* options, pycoll_cuda_group** group) {
+  return guarded([&] { *group = new pycoll_cuda_group(*options); });
+}
+
+size_t pycoll_cuda_handle_bytes(void) {
+  return sizeof(Handle);
+}
+
+int pycoll_cuda_handle(pycoll_cuda_group* group, void* handle) {
+  return guarded([&] {
+    const Handle made = of(group).handle();
+    std::memcpy(handle, &made, sizeof(made));
+  });
+}
+
+int pycoll_cuda_connect(pycoll_cuda_group* group, const void* handles) {
+  return guarded([&] {
+    const auto all = handles_of(of(group), handles);
+    of(group).connect(all);
+  });
+}
+
+int pycoll_cuda_close(pycoll_cuda_group* group) {
+  return guarded([&] { delete group; });
+}
+
+int pycoll_cuda_abort(pycoll_cuda_group* group) {
+  return guarded([&] { of(group).abort(); });
+}
+
+int pycoll_cuda_register(pycoll_cuda_group* group, void* buffer, size_t bytes, void* handle) {
+  return guarded([&] {
+    const Handle made = of(group).offer(buffer, bytes);
+    std::memcpy(handle, &made, sizeof(made));
+  });
+}
+
+int pycoll_cuda_register_connect(pycoll_cuda_group* group, const void* handles, int32_t* registration) {
+  return guarded([&] {
+    const auto all = handles_of(of(group), handles);
+    *registration = of(group).connect_buffers(all);
+  });
+}
+
+int pycoll_cuda_unregister(pycoll_cuda_group* group, int32_t registration) {
+  return guarded([&] { of(group).forget_buffers(registration); });
+}
+
+int pycoll_cuda_plan(pycoll_cuda_group* group, int32_t kind, int32_t pieces, int32_t root,
+                     const int32_t* transfers, size_t count, int32_t finds_late, int32_t* plan) {
+  return guarded([&] {
+    Schedule schedule;
+    schedule.collective = {.kind = checked(kind, CollectiveKind::Barrier, "collective"),
+                           .ranks = of(group).ranks(),
+                           .pieces = pieces,
+                           .root = root};
+    for (size_t i = 0; i < count; ++i) {
+      const int32_t* const row = transfers + 5 * i;
+      schedule.transfers.push_back(
+          {row[0], row[1], row[2], row[3], row[4] != 0 ? Action::Reduce : Action::Copy});
+    }
+    schedule.collective.check();
+    verify(schedule);
+    *plan = of(group).add_plan(schedule, finds_late != 0);
+  });
+}
+
+int pycoll_cuda_run(pycoll_cuda_group* group, int32_t plan, int32_t dtype, int32_t op, double factor,
+                    const void* input, void* output, uint64_t count, int32_t registration, void* stream) {
+  return guarded(
+      [&] { of(group).run(plan, call_of(dtype, op, factor, input, output, count, stream), registration); });
+}
+
+int pycoll_cuda_packets(pycoll_cuda_group* group, int32_t which, int32_t dtype, int32_t op, double factor,
+                        const void* input, void* output, uint64_t count, void* stream) {
+  return guarded([&] {
+    of(group).run_packets(checked(which, PYCOLL_CUDA_ALL_GATHER, "kernel for small buffers"),
+                          call_of(dtype, op, factor, input, output, count, stream));
+  });
+}
+
+int pycoll_cuda_packets_limit(pycoll_cuda_group* group, int32_t which, int32_t dtype, uint64_t* count) {
+  return guarded([&] {
+    *count = of(group).packets_limit(checked(which, PYCOLL_CUDA_ALL_GATHER, "kernel for small buffers"),
+                                     checked(dtype, DType::Complex128, "dtype"));
+  });
+}
+
+}  // extern "C"
