@@ -80,9 +80,17 @@ def bench(
         typer.Option(
             "--vs",
             help="gloo, mpi or both: measure them in the same processes, in turns. gloo is compared through "
-            "torch.distributed, MPI on NumPy arrays through mpi4py.",
+            "torch.distributed, MPI on NumPy arrays through mpi4py. With --device cuda: nccl.",
         ),
     ] = "",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu, or cuda: allreduce on GPUs, a process each, timed by the GPU's clock. --algorithm "
+            "takes one_shot and two_shot too; of the other options --ranks, --sizes, --dtype, --op, --vs and "
+            "--json count."
+        ),
+    ] = "cpu",
     iters: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option("--iters", "-i", min=1, help="Iterations of each size. Default: as --budget allows."),
@@ -178,6 +186,9 @@ def bench(
         if path is not None and str(path) != "-" and not path.parent.is_dir():
             fail(f"{path} cannot be written: there is no folder {path.parent}")
     names = [*(collectives or []), *split(collective)] or ["allreduce"]
+    if device != "cpu":
+        _bench_gpus(device, names, ranks, sizes, dtype, op, algorithm, vs, timeout, json_file)
+        return
     options = _bench_options(
         names=names,
         ranks=ranks,
@@ -207,6 +218,46 @@ def bench(
     if launchers.place().rank == 0:
         _deliver(report, json_file, csv_file, plot)
     if not report.succeeded:
+        raise typer.Exit(1)
+
+
+def _bench_gpus(
+    device: str,
+    collectives: list[str],
+    ranks: int | None,
+    sizes: str,
+    dtype: str,
+    op: str,
+    algorithm: str,
+    vs: str,
+    timeout: float,
+    json_file: Path | None,
+) -> None:
+    from pycoll import InvalidArgument, Unsupported
+    from pycoll.bench import gpu
+    from pycoll.bench.units import parse_sizes
+
+    if device != "cuda":
+        raise InvalidArgument(f"--device is cpu or cuda, not {device!r}")
+    if collectives != ["allreduce"]:
+        raise Unsupported(f"--device cuda measures allreduce, not {', '.join(collectives)}")
+    if set(split(vs)) - {"nccl"}:
+        raise Unsupported(f"--device cuda is compared with nccl, not with {vs}")
+    options = gpu.GpuOptions(
+        sizes=tuple(parse_sizes(sizes)),
+        dtype=dtype,
+        op=op,
+        algorithms=tuple("" if name == "auto" else name for name in split(algorithm)),
+        nccl="nccl" in split(vs),
+    )
+    rows = gpu.run(ranks, options, timeout)
+    if str(json_file) == "-":
+        typer.echo(gpu.to_json(rows), nl=False)
+    else:
+        gpu.print_rows(rows)
+        if json_file is not None:
+            json_file.write_text(gpu.to_json(rows))
+    if not rows or any(row.wrong for row in rows):
         raise typer.Exit(1)
 
 

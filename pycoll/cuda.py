@@ -1,0 +1,392 @@
+"""Collectives of the GPUs of one host, by kernels that reach into each other's memory.
+
+    gpus = pycoll.cuda.Group(comm)                # comm: a pycoll.Communicator, one GPU a rank; collective
+    gpus.allreduce(x)                             # a cupy array or a CUDA tensor of torch, in place
+    gpus.run(pycoll.build("ring", ranks=8), x, x) # any schedule
+    gpus.register(x)                              # schedules then work in x itself, without staging
+
+Small buffers go through kernels that send data and flag in one word; all else is a schedule that one kernel
+interprets. Everything is put on a stream, and nothing waits for the GPU. The compiled part is opened when it
+is first needed: without it, a driver or a GPU this module still imports, and says what is missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycoll import _core
+from pycoll._cuda_library import ERRORS, Device, Options, available, devices, native, why_not
+from pycoll._device_arrays import ArrayLibrary, library_of
+from pycoll.errors import Error, InvalidArgument, Unsupported
+
+if TYPE_CHECKING:
+    from pycoll.communicator import Communicator
+    from pycoll.schedule import Schedule
+
+__all__ = ["Device", "Group", "available", "devices", "why_not"]
+
+#: csrc/reduce/reduce.h and csrc/schedule/collective.h, in the order of their enums.
+OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "premul_sum")
+COLLECTIVES = (
+    "allreduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "barrier",
+)
+#: What the kernels reduce.
+DTYPES = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int32", "int64")
+#: api.h's kernels for small buffers.
+PACKETS = {"one_shot": 0, "two_shot": 1, "reduce_scatter": 2, "all_gather": 3}
+
+#: Up to this many bytes sent to each peer an allreduce is one-shot; up to the next one, two-shot.
+ONE_SHOT_BYTES = 32 << 10
+TWO_SHOT_BYTES = 512 << 10
+
+
+class Group:
+    """One rank's part in a group of GPUs of one host.
+
+    Collectives are called by all ranks in one order; nothing checks that they agree. Ranks may share a GPU:
+    then ``blocks`` times the ranks on it may be no more than its multiprocessors, and the ranks of different
+    processes run at once only under NVIDIA's MPS. To be closed when done, also as a context.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        *,
+        device: int | None = None,
+        blocks: int = 0,
+        slots: int = 0,
+        packets: int = 0,
+        staging: int = 0,
+    ) -> None:
+        """Collective over ``comm``.
+
+        ``device`` is the GPU's index, by default the rank modulo the number of GPUs. ``blocks`` is the most
+        thread blocks of a kernel (16), ``slots`` the flags of a pair of ranks at a block (4096), ``packets``
+        those of a sender at a block (2049), ``staging`` the bytes of working memory (64 MiB); all the same on
+        every rank.
+
+        Raises Unsupported or Error, on every rank, naming one where the CUDA part or a GPU is missing, or
+        where GPUs cannot reach each other; InvalidArgument for options that do not fit.
+        """
+        self._comm, self._pointer = comm, ctypes.c_void_p()
+        self.rank, self.ranks = comm.rank, comm.ranks
+        self._plans: dict[tuple[int, bool], int] = {}
+        self._registered: dict[int, int] = {}  # address -> registration
+        handle = b""
+
+        def open_heap() -> bytes:
+            self.device = len(devices()) and comm.rank % len(devices()) if device is None else device
+            options = Options(comm.rank, comm.ranks, self.device, blocks, slots, packets, staging)
+            native().call("open", ctypes.byref(options), ctypes.byref(self._pointer))
+            buffer = ctypes.create_string_buffer(native().handle_bytes)
+            native().call("handle", self._pointer, buffer)
+            return buffer.raw
+
+        try:
+            handle = self._together(open_heap)
+            self._together(partial(native().call, "connect", self._pointer, handle))
+        except BaseException:
+            self.close()
+            raise
+
+    def _together(self, step: Any) -> bytes:
+        """Runs a step on every rank and gathers the bytes that it returns; where it fails on any rank, raises
+        on every one."""
+        error, mine = None, b""
+        try:
+            mine = step() or b""
+        except Error as raised:
+            error = raised
+            mine = f"rank {self.rank}: {raised}".encode()[:1000]
+        size = 4 + max(1000, len(mine))
+        kinds = [None, *ERRORS.values()]
+        status = 0 if error is None else next((i for i, kind in enumerate(kinds) if type(error) is kind), 3)
+        sent = np.zeros(size, np.uint8)
+        sent[0] = status
+        sent[2:4] = np.frombuffer(len(mine).to_bytes(2, "little"), np.uint8)
+        sent[4 : 4 + len(mine)] = np.frombuffer(mine, np.uint8)
+        told = np.zeros((self.ranks, size), np.uint8)
+        self._comm.all_gather(sent, out=told)
+        texts = [bytes(row[4 : 4 + int.from_bytes(bytes(row[2:4]), "little")]) for row in told]
+        for row, text in zip(told, texts, strict=True):
+            if row[0]:
+                raise ERRORS[int(row[0])](text.decode(errors="replace")) from error
+        return b"".join(texts)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free everything. Kernels still running are ended: synchronize first where their results count."""
+        if self._pointer:
+            pointer, self._pointer = self._pointer, ctypes.c_void_p()
+            native().call("close", pointer)
+
+    def abort(self) -> None:
+        """End the waits of kernels that run, whose results then are anything, and refuse what comes. From any
+        thread: for a watchdog that finds a peer lost."""
+        if self._pointer:
+            native().call("abort", self._pointer)
+
+    # Collectives
+
+    def allreduce(
+        self,
+        x: Any,
+        op: str = "sum",
+        *,
+        out: Any | None = None,
+        algorithm: str | Schedule | None = None,
+        factor: float = 1.0,
+        stream: int | None = None,
+    ) -> Any:
+        """Reduce ``x`` over all ranks into ``out`` (by default in place), on a stream; returns ``out``.
+
+        ``algorithm`` is a name of the registry, a schedule, ``"one_shot"`` or ``"two_shot"``; by default the
+        small-buffer kernels up to 512 KiB a peer and the schedule ``direct`` beyond. ``op``: sum, avg, min,
+        max, prod, or premul_sum with this rank's ``factor``. ``stream``: a cudaStream_t as an int, by default
+        the current one of the array's library. The array's dtype: see ``DTYPES``.
+
+        Raises InvalidArgument and Unsupported for what does not fit; a failure of the GPU is an Error.
+        """
+        out = x if out is None else out
+        library = library_of(x)
+        if algorithm is None:
+            algorithm = self._choice(library, x)
+        if isinstance(algorithm, str) and algorithm in ("one_shot", "two_shot"):
+            self._check(library, x, out, library.size(x), library.size(x), "allreduce")
+            return self._packets(algorithm, library, x, out, library.size(x), op, factor, stream)
+        return self.run(self._schedule(algorithm, "allreduce"), x, out, op, factor=factor, stream=stream)
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        out: Any,
+        op: str = "sum",
+        *,
+        algorithm: str | Schedule | None = None,
+        factor: float = 1.0,
+        stream: int | None = None,
+    ) -> Any:
+        """Reduce shard r of ``x`` over all ranks into ``out`` of rank r. See :meth:`allreduce`."""
+        library = library_of(x)
+        count = library.size(out)
+        if algorithm is None and count <= self._limit("reduce_scatter", library.dtype(x)):
+            self._check(library, x, out, count * self.ranks, count, "reduce_scatter")
+            return self._packets("reduce_scatter", library, x, out, count, op, factor, stream)
+        schedule = self._schedule(algorithm or "direct", "reduce_scatter")
+        return self.run(schedule, x, out, op, factor=factor, stream=stream)
+
+    def all_gather(
+        self, x: Any, out: Any, *, algorithm: str | Schedule | None = None, stream: int | None = None
+    ) -> Any:
+        """Put every rank's ``x`` side by side into ``out``. See :meth:`allreduce`; takes any dtype."""
+        library = library_of(x)
+        count = library.size(x)
+        if algorithm is None and count <= self._limit("all_gather", library.dtype(x)):
+            self._check(library, x, out, count, count * self.ranks, "all_gather")
+            return self._packets("all_gather", library, x, out, count, "sum", 1.0, stream)
+        return self.run(self._schedule(algorithm or "direct", "all_gather"), x, out, stream=stream)
+
+    def broadcast(
+        self, x: Any, root: int = 0, *, algorithm: str | None = None, stream: int | None = None
+    ) -> Any:
+        """Give every rank ``x`` of the root, in place. See :meth:`allreduce`; takes any dtype."""
+        from pycoll.schedule import build
+
+        schedule = build(
+            algorithm or "double_binary_tree", collective="broadcast", ranks=self.ranks, root=root
+        )
+        return self.run(schedule, x, x, stream=stream)
+
+    def run(
+        self,
+        schedule: Schedule,
+        x: Any,
+        out: Any | None = None,
+        op: str = "sum",
+        *,
+        factor: float = 1.0,
+        finds_late: bool = False,
+        stream: int | None = None,
+    ) -> Any:
+        """Put a schedule's collective on a stream; returns ``out``.
+
+        ``x`` and ``out`` are contiguous and as long as the collective has it (``out=None``: in place; a rank
+        that has no input, or no output, gives its other buffer for it). With ``finds_late`` the schedule's
+        *last* rank is the one that comes last at run time, whichever it is: for schedules of ``late_rank``.
+        Where ``out`` is registered and holds the whole buffer, ranks work in it; else in staging, window by
+        window.
+        """
+        out = x if out is None else out
+        library = library_of(x)
+        inputs, outputs = self._blocks(schedule)
+        array, blocks = (x, inputs) if inputs else (out, outputs)
+        size = library.size(array)
+        if blocks and size % blocks:
+            raise InvalidArgument(
+                f"{schedule.collective}: takes a multiple of {blocks} elements here, not {size}"
+            )
+        count = size // blocks if blocks else 0
+        self._check(library, x, out, count * inputs, count * outputs, schedule.collective)
+        registration = self._registered.get(library.address(out), -1)
+        plan = self._plan(schedule, finds_late)
+        with library.on(stream) as pointer:
+            native().call(
+                "run",
+                self._pointer,
+                plan,
+                self._dtype(library.dtype(x)),
+                self._op(op),
+                factor,
+                library.address(x),
+                library.address(out),
+                count,
+                registration,
+                pointer,
+            )
+        return out
+
+    def register(self, x: Any) -> None:
+        """Let peers read and write ``x`` itself. Collective, each rank with a buffer of its own, aligned to
+        16 bytes; ``x`` must outlive its registration. Raises on every rank where it fails on one."""
+        library = library_of(x)
+
+        def offer() -> bytes:
+            buffer = ctypes.create_string_buffer(native().handle_bytes)
+            native().call("register", self._pointer, library.address(x), library.bytes(x), buffer)
+            return buffer.raw
+
+        handles, made = self._together(offer), ctypes.c_int32()
+        self._together(partial(native().call, "register_connect", self._pointer, handles, ctypes.byref(made)))
+        self._registered[library.address(x)] = made.value
+
+    def unregister(self, x: Any) -> None:
+        """Take back :meth:`register`. Waits for this rank's last collective; the ranks should meet first."""
+        registration = self._registered.pop(library_of(x).address(x), None)
+        if registration is None:
+            raise InvalidArgument("the buffer is not registered")
+        native().call("unregister", self._pointer, registration)
+
+    def prepare(self, schedule: Schedule, finds_late: bool = False) -> None:
+        """Put a schedule's table on the GPU, which its first :meth:`run` does otherwise. Where ranks are
+        threads of one process, do so before any rank's kernel waits for another's: allocating may wait for
+        the GPU."""
+        self._blocks(schedule)
+        self._plan(schedule, finds_late)
+
+    # What calls are made of
+
+    def _choice(self, library: ArrayLibrary, x: Any) -> str:
+        for name, limit in (("one_shot", ONE_SHOT_BYTES), ("two_shot", TWO_SHOT_BYTES)):
+            fits = library.size(x) <= self._limit(name, library.dtype(x))
+            if library.bytes(x) // (self.ranks if name == "two_shot" else 1) <= limit and fits:
+                return name
+        return "direct"
+
+    def _schedule(self, algorithm: str | Schedule, collective: str) -> Schedule:
+        from pycoll.schedule import build
+
+        if not isinstance(algorithm, str):
+            return algorithm
+        return build(algorithm, collective=collective, ranks=self.ranks)
+
+    def _blocks(self, schedule: Schedule) -> tuple[int, int]:
+        """Equal blocks in this rank's input and output."""
+        if schedule.ranks != self.ranks:
+            raise InvalidArgument(f"the schedule is for {schedule.ranks} ranks, the group has {self.ranks}")
+        if schedule.is_part:
+            raise Unsupported(f"{schedule!r} is a part of a collective: it cannot be run")
+        blocks = _core.pieces_multiple(schedule.collective, self.ranks)
+        layout = _core.piece_layout(schedule.collective, self.ranks, blocks, schedule.root, self.rank)
+        return sum(i >= 0 for i, _ in layout), sum(o >= 0 for _, o in layout)
+
+    def _check(self, library: ArrayLibrary, x: Any, out: Any, size_in: int, size_out: int, call: str) -> None:
+        if not self._pointer:
+            raise InvalidArgument("the group is closed")
+        for array, size, name in ((x, size_in, "x"), (out, size_out, "out")):
+            if not library.contiguous(array) or not library.on_gpu(array):
+                raise InvalidArgument(f"{call}: {name} must be a contiguous array on a GPU")
+            if size and library.size(array) != size:
+                raise InvalidArgument(
+                    f"{call}: {name} must have {size} elements here, not {library.size(array)}"
+                )
+        if library.dtype(x) != library.dtype(out):
+            raise InvalidArgument(f"{call}: x has dtype {library.dtype(x)}, out has {library.dtype(out)}")
+
+    def _plan(self, schedule: Schedule, finds_late: bool) -> int:
+        key = (schedule.hash, finds_late)
+        if key not in self._plans:
+            table = schedule.transfers
+            rows = np.stack([table[name] for name in ("round", "src", "dst", "piece", "reduce")], axis=1)
+            rows = np.ascontiguousarray(rows.reshape(-1, 5), np.int32)
+            made = ctypes.c_int32()
+            native().call(
+                "plan",
+                self._pointer,
+                COLLECTIVES.index(schedule.collective),
+                schedule.pieces,
+                schedule.root,
+                rows.ctypes.data,
+                len(rows),
+                int(finds_late),
+                ctypes.byref(made),
+            )
+            self._plans[key] = made.value
+        return self._plans[key]
+
+    def _packets(
+        self,
+        which: str,
+        library: ArrayLibrary,
+        x: Any,
+        out: Any,
+        count: int,
+        op: str,
+        factor: float,
+        stream: int | None,
+    ) -> Any:
+        with library.on(stream) as pointer:
+            native().call(
+                "packets",
+                self._pointer,
+                PACKETS[which],
+                self._dtype(library.dtype(x)),
+                self._op(op),
+                factor,
+                library.address(x),
+                library.address(out),
+                count,
+                pointer,
+            )
+        return out
+
+    def _limit(self, which: str, dtype: str) -> int:
+        limit = ctypes.c_uint64()
+        native().call("packets_limit", self._pointer, PACKETS[which], self._dtype(dtype), ctypes.byref(limit))
+        return limit.value
+
+    def _dtype(self, name: str) -> int:
+        if name not in _core.dtypes():
+            raise Unsupported(f"there is no dtype {name}")
+        return _core.dtypes().index(name)
+
+    def _op(self, op: str) -> int:
+        if op not in OPS:
+            raise InvalidArgument(f"there is no op {op!r}; there are {', '.join(OPS)}")
+        return OPS.index(op)
