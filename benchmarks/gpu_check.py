@@ -193,6 +193,8 @@ def check_rank(comm: Any, dtypes: Any, ops: Any, sizes: Any, algorithms: Any, bl
                                 wrong.append(
                                     f"{name} {dtype_name} {op}, {count} elements, rank {comm.rank}: {bad}"
                                 )
+            torch.cuda.synchronize()
+        comm.barrier()
     return wrong
 
 

@@ -82,6 +82,7 @@ class Group:
         """
         self._comm, self._pointer = comm, ctypes.c_void_p()
         self.rank, self.ranks = comm.rank, comm.ranks
+        self._built: dict[tuple[str, str, int], Schedule] = {}
         self._plans: dict[tuple[int, bool], int] = {}
         self._registered: dict[int, int] = {}  # address -> registration
         handle = b""
@@ -204,14 +205,10 @@ class Group:
         return self.run(self._schedule(algorithm or "direct", "all_gather"), x, out, stream=stream)
 
     def broadcast(
-        self, x: Any, root: int = 0, *, algorithm: str | None = None, stream: int | None = None
+        self, x: Any, root: int = 0, *, algorithm: str | Schedule | None = None, stream: int | None = None
     ) -> Any:
         """Give every rank ``x`` of the root, in place. See :meth:`allreduce`; takes any dtype."""
-        from pycoll.schedule import build
-
-        schedule = build(
-            algorithm or "double_binary_tree", collective="broadcast", ranks=self.ranks, root=root
-        )
+        schedule = self._schedule(algorithm or "double_binary_tree", "broadcast", root)
         return self.run(schedule, x, x, stream=stream)
 
     def run(
@@ -229,7 +226,8 @@ class Group:
 
         ``x`` and ``out`` are contiguous and as long as the collective has it (``out=None``: in place; a rank
         that has no input, or no output, gives its other buffer for it). With ``finds_late`` the schedule's
-        *last* rank is the one that comes last at run time, whichever it is: for schedules of ``late_rank``.
+        *last* rank is the one that comes last at run time, whichever it is: for schedules of ``late_rank``;
+        it needs atomic operations between GPUs, which NVLink has and PCIe mostly has not.
         Where ``out`` is registered and holds the whole buffer, ranks work in it; else in staging, window by
         window.
         """
@@ -299,12 +297,15 @@ class Group:
                 return name
         return "direct"
 
-    def _schedule(self, algorithm: str | Schedule, collective: str) -> Schedule:
+    def _schedule(self, algorithm: str | Schedule, collective: str, root: int = 0) -> Schedule:
         from pycoll.schedule import build
 
         if not isinstance(algorithm, str):
             return algorithm
-        return build(algorithm, collective=collective, ranks=self.ranks)
+        key = (algorithm, collective, root)
+        if key not in self._built:
+            self._built[key] = build(algorithm, collective=collective, ranks=self.ranks, root=root)
+        return self._built[key]
 
     def _blocks(self, schedule: Schedule) -> tuple[int, int]:
         """Equal blocks in this rank's input and output."""

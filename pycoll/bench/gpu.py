@@ -21,6 +21,7 @@ from pycoll.bench.results import bus_factor
 from pycoll.errors import Unsupported
 
 if TYPE_CHECKING:
+    from pycoll import cuda
     from pycoll.communicator import Communicator
 
 #: Bytes that the calls of one timed batch move together, about, and the most calls of one.
@@ -68,7 +69,11 @@ def _torch() -> Any:
 
 
 def run_rank(comm: Communicator, options: GpuOptions) -> list[GpuRow]:
-    """Measures as one rank of a group; every rank returns the same rows."""
+    """Measures as one rank of a group; every rank returns the same rows.
+
+    Ranks may be threads of one process: whatever may wait for the GPU comes before any kernel waits for
+    another rank's.
+    """
     from pycoll import cuda
 
     torch = _torch()
@@ -79,6 +84,7 @@ def run_rank(comm: Communicator, options: GpuOptions) -> list[GpuRow]:
         subjects: list[tuple[str, str, Call]] = [
             ("pycoll", name or "auto", _kernels_call(gpus, name, options.op)) for name in options.algorithms
         ]
+        comm.barrier()
         if options.nccl or options.over_nccl:
             subjects += _nccl_subjects(comm, options)
         stream = torch.cuda.Stream()
@@ -103,8 +109,14 @@ def run_rank(comm: Communicator, options: GpuOptions) -> list[GpuRow]:
     return rows
 
 
-def _kernels_call(gpus: Any, name: str, op: str) -> Call:
-    return lambda x: gpus.allreduce(x, op, algorithm=name or None)
+def _kernels_call(gpus: cuda.Group, name: str, op: str) -> Call:
+    from pycoll.schedule import build
+
+    if name in ("one_shot", "two_shot"):
+        return partial(gpus.allreduce, op=op, algorithm=name)
+    schedule = build(name or "direct", ranks=gpus.ranks)
+    gpus.prepare(schedule)
+    return partial(gpus.allreduce, op=op, algorithm=schedule if name else None)
 
 
 def _nccl_subjects(comm: Communicator, options: GpuOptions) -> list[tuple[str, str, Call]]:
@@ -149,6 +161,8 @@ def _measure(
 ) -> GpuRow:
     torch = _torch()
     x.copy_(mine)
+    torch.cuda.synchronize()
+    comm.barrier()
     call(x)
     torch.cuda.synchronize()
     wrong = np.array([int((x.cpu() != right).sum())])
