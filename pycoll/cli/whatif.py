@@ -136,7 +136,7 @@ def whatif(
             "-w",
             metavar="FILE|MODEL",
             help="A whole training step: a YAML file (docs/whatif.md), 1b, 7b, 13b, 70b, or torch.profiler's "
-            "traces of a job on CPUs: trace0.json,trace1.json.",
+            "traces of a DDP job: trace0.json,trace1.json.",
             rich_help_panel=_STUDIES,
         ),
     ] = "",

@@ -17,7 +17,8 @@ from os import PathLike, fspath
 from statistics import median
 from typing import Any
 
-from pycoll.errors import InvalidArgument, Unsupported
+from pycoll.errors import InvalidArgument
+from pycoll.whatif.kineto_gpu import Step, gpu_steps
 from pycoll.whatif.workload import Layer, Workload
 
 __all__ = ["Trace", "read_traces"]
@@ -35,26 +36,14 @@ class Trace:
     ranks: int
 
 
-@dataclass(frozen=True)
-class _Step:
-    """Seconds: forward's; after its end, those at which buckets are ready and backward is over; the rest."""
-
-    forward: float
-    ready: tuple[float, ...]
-    sizes: tuple[int, ...]
-    backward: float
-    rest: float
-    period: float
-
-
 def read_traces(paths: Sequence[str | PathLike[str]]) -> Trace:
     """The step that the traces of one or several ranks of a job show: a bucket goes when the last rank has
     it.
 
-    Steps are told by DistributedDataParallel's forward, buckets by the allreduce calls that follow it; the
-    first step, after which DDP makes its buckets anew, and steps with other buckets than the last are left
-    out. Raises InvalidArgument for what is no such trace, Unsupported for one of a GPU's kernels: there the
-    host's times are not those of computing.
+    Steps are told by DistributedDataParallel's forward, buckets by the allreduce calls that follow it; on
+    GPUs steps by the profiler's step(), buckets by NCCL's kernels. The first step, after which DDP makes its
+    buckets anew, and steps with other buckets than the last are left out. Raises InvalidArgument for what is
+    no such trace, Unsupported for one with other collectives.
     """
     if not paths:
         raise InvalidArgument("give the trace of one rank or more")
@@ -83,10 +72,10 @@ def read_traces(paths: Sequence[str | PathLike[str]]) -> Trace:
     return Trace(workload, measured, min(len(steps) for steps in alike), len(ranks))
 
 
-def _steps(path: str) -> list[_Step]:
+def _steps(path: str) -> list[Step]:
     events = _events(path)
     if any(event.get("cat") == "kernel" for event in events):
-        raise Unsupported(f"{path} is the trace of a GPU job; only those of jobs on CPUs are read")
+        return gpu_steps(path, events)
     forwards = [event for event in events if event["name"] == "DistributedDataParallel.forward"]
     if len(forwards) < 3:
         raise InvalidArgument(
@@ -115,7 +104,7 @@ def _steps(path: str) -> list[_Step]:
         quiet = min(until, max([*over, *arrived]))
         counts = [_count(event) for event in sent]
         steps.append(
-            _Step(
+            Step(
                 here["dur"] / 1e6,
                 tuple((event["ts"] - end) / 1e6 for event in sent),
                 tuple(count * elements.get(count, 4) for count in counts),

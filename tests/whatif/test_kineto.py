@@ -59,5 +59,54 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="trace three steps or more"):
         read_traces([trace(tmp_path / "short.json", steps=1)])
     (tmp_path / "gpu.json").write_text(json.dumps({"traceEvents": [event("k", 0, 1) | {"cat": "kernel"}]}))
-    with pytest.raises(Unsupported, match="only those of jobs on CPUs"):
+    with pytest.raises(InvalidArgument, match=r"0 steps of the profiler on the GPU"):
         read_traces([tmp_path / "gpu.json"])
+
+
+def gpu_trace(path: Path, kernel: str = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(...)") -> Path:
+    """A step of 100 ms: 10 ms forward, 25 ms backward with buckets ready 15 and 30 ms in, of which the second
+    waits for the first one's sending until 52 ms and ends at 60; then 8 ms optimizer."""
+    events: list[dict[str, Any]] = []
+
+    def on_gpu(name: str, ts: float, dur: float, launch: float, **args: Any) -> None:
+        number = len(events)
+        events.append(event("cudaLaunchKernel", launch, 5, correlation=number) | {"cat": "cuda_runtime"})
+        events.append(event(name, ts, dur, correlation=number, **args) | {"cat": "kernel"})
+
+    for step in range(5):
+        at = 1e6 + step * PERIOD
+        events.append(event(f"ProfilerStep#{step}", at, PERIOD - 10) | {"cat": "gpu_user_annotation"})
+        record = {"Collective name": "allreduce", "dtype": "Half"}
+        # The host launches everything within the first milliseconds.
+        on_gpu("gemm", at, 15_000, at + 100)
+        on_gpu(kernel, at + 15_000, 37_000, at + 200, **record, **{"In msg nelems": 1_000_000})
+        on_gpu("gemm", at + 15_000, 15_000, at + 300)
+        on_gpu(kernel, at + 52_000, 8_000, at + 400, **record, **{"In msg nelems": 250_000})
+        on_gpu("gemm", at + 30_000, 5_000, at + 500)
+        on_gpu("adam", at + 60_000, 8_000, at + 600)
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_a_step_on_gpus(tmp_path: Path) -> None:
+    found = read_traces([gpu_trace(tmp_path / "0.json")])
+    work = found.workload
+    assert found.measured == pytest.approx(0.1)
+    assert found.steps == 3
+    assert [layer.bytes for layer in work.layers] == [0, 500_000, 2_000_000]
+    # The second bucket was ready at 30 ms, though its kernel came to run at 52.
+    assert [layer.backward for layer in work.layers] == pytest.approx([0.005, 0.015, 0.015])
+    assert work.step == pytest.approx(0.040)  # the optimizer's 8 ms, and 32 without anything
+    step = whatif.iterate(Topology.flat(2, 1e8), work, algorithm="ring")
+    assert step.time == pytest.approx(0.015 + 0.020 + 0.005 + 0.040)
+
+
+def test_traces_of_other_jobs_on_gpus(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="ncclDevKernel_AllGather: of traces from GPUs"):
+        read_traces([gpu_trace(tmp_path / "0.json", "ncclDevKernel_AllGather(...)")])
+    document = json.loads(gpu_trace(tmp_path / "1.json").read_text())
+    for each in document["traceEvents"]:
+        each["args"].pop("dtype", None)
+    (tmp_path / "1.json").write_text(json.dumps(document))
+    with pytest.raises(InvalidArgument, match="no record of what they send"):
+        read_traces([tmp_path / "1.json"])
