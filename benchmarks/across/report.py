@@ -123,11 +123,11 @@ def markdown(results: list[Result], stamp: dict[str, str], command: str) -> str:
     return "\n".join([*lines, END, ""])
 
 
-def write_section(path: Path, section: str) -> None:
+def write_section(path: Path, section: str, begin: str = BEGIN, end: str = END) -> None:
     """Puts the section in the place of the one before, or at the end; the rest of the file stays."""
     text = path.read_text() if path.exists() else ""
-    if BEGIN in text and END in text:
-        before, after = text.split(BEGIN)[0], text.split(END)[1].lstrip("\n")
+    if begin in text and end in text:
+        before, after = text.split(begin)[0], text.split(end)[1].lstrip("\n")
         text = before + section + after
     else:
         text = text.rstrip("\n") + ("\n\n" if text else "") + section

@@ -146,7 +146,7 @@ bool LateCalls::run(const CollectiveCall& call, const shm::CallHeader& header, u
   const int groups = groups_of(call);
   const size_t bytes = call.count * size_of(call.dtype);
   // So long may a call take longer for nobody being late.
-  constexpr double kShare = 0.005;
+  constexpr double kShare = 0.01;
   constexpr std::chrono::microseconds kLeast{500};
   const std::chrono::duration<double> patience(kShare * gain_.usual(bytes));
   roll_.arrive(

@@ -178,7 +178,7 @@ void RollCall::begin() {
     if (roll_.signatures[rank] != roll_.signatures[first]) return;
   }
   roll_.began = true;
-  roll_.open = std::min(kAhead, roll_.groups);
+  roll_.open = 1;  // should the last one come just now, little of a ring's time is lost
   tell_all();
 }
 
