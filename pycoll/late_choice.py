@@ -104,16 +104,16 @@ def late_case(
     start = [lateness if rank == who else 0.0 for rank in range(ranks)]
     waiting = on_time[1].simulate(topology, size, start=start, verify=False).time - lateness
     critical = at_best = math.inf
-    best: tuple[float, int, int] = (waiting, 1, 0)
-    for groups, cut, before, after in _options(topology, size, who):
+    best: tuple[float, int, int, str] = (waiting, 1, 0, "doubling")
+    for groups, cut, spread, before, after in _options(topology, size, who):
         at_best = min(at_best, after)
         if after < waiting:
             critical = min(critical, max(0.0, before + after - waiting))
-        best = min(best, (max(0.0, before - lateness) + after, groups, cut))
-    seconds, groups, cut = best
+        best = min(best, (max(0.0, before - lateness) + after, groups, cut, spread))
+    seconds, groups, cut, spread = best
     schedule = None
     if cut:
-        schedule = _build(topology, who, groups, cut)
+        schedule = _build(topology, who, groups, cut, spread)
         whole = schedule.simulate(topology, size, start=start, verify=False).time - lateness
         seconds = min(seconds, whole)  # its phases overlap
     return LateCase(
@@ -121,18 +121,25 @@ def late_case(
     )
 
 
-def _options(topology: Topology, size: int, late: int) -> Iterator[tuple[int, int, float, float]]:
-    """(groups, cut, seconds before, seconds after) of all that are quick enough to simulate."""
+def _options(topology: Topology, size: int, late: int) -> Iterator[tuple[int, int, str, float, float]]:
+    """(groups, cut, spread, seconds before, seconds after) of all that are quick enough to simulate."""
     ranks = len(topology.ranks)
     for groups, cut in _CUTS:
         if groups * (ranks - 1) * ranks * 2 > _MOST_TRANSFERS:
             continue
-        parts = [_build(topology, late, groups, cut, phase) for phase in ("before", "after")]
-        before, after = (part.simulate(topology, size, verify=False).time for part in parts)
-        yield groups, cut, before, after
+        seen: set[int] = set()
+        for spread in ("doubling", "near"):
+            parts = [_build(topology, late, groups, cut, spread, phase) for phase in ("before", "after")]
+            if parts[1].hash in seen:
+                continue  # no rank is nearer than another
+            seen.add(parts[1].hash)
+            before, after = (part.simulate(topology, size, verify=False).time for part in parts)
+            yield groups, cut, spread, before, after
 
 
-def _build(topology: Topology, late: int, groups: int, cut: int, phase: str = "both") -> Schedule:
+def _build(
+    topology: Topology, late: int, groups: int, cut: int, spread: str, phase: str = "both"
+) -> Schedule:
     from pycoll.schedule import build
 
     pieces = groups * (len(topology.ranks) - 1)  # the ring's shards may differ by a piece
@@ -144,5 +151,6 @@ def _build(topology: Topology, late: int, groups: int, cut: int, phase: str = "b
         late=late,
         groups=groups,
         cut=cut,
+        spread=spread,
         phase=phase,
     )

@@ -8,6 +8,7 @@
 #include "algorithms/list.h"
 #include "algorithms/params.h"
 #include "core/error.h"
+#include "topology/clusters.h"
 #include "topology/rank_order.h"
 #include "topology/routes.h"
 
@@ -26,13 +27,24 @@ struct LateRequest {
   bool grouped = false;
   int groups = 1;
   int cut = 1;
+  std::vector<int> cluster;  // of each rank; empty where it does not matter
 
   int ranks = 1;
   int early() const { return ranks - static_cast<int>(late.size()); }
   bool is_cut() const { return cut < groups; }
   bool several() const { return late.size() > 1; }
-  int owners() const { return several() ? early() : late_rank::owners(ranks); }
+  int owners() const { return several() || !cluster.empty() ? early() : late_rank::owners(ranks); }
 };
+
+// The largest groups of near ranks that the machine has, as a number for each rank.
+std::vector<int> clusters_of(const Topology& topology) {
+  const std::vector<RankGroups> levels = find_clusters(topology);
+  if (levels.empty()) return {};
+  std::vector<int> cluster(at(topology.rank_count()));
+  for (size_t group = 0; group < levels.back().size(); ++group)
+    for (int rank : levels.back()[group]) cluster[at(rank)] = static_cast<int>(group);
+  return cluster;
+}
 
 LateRequest read(const BuildRequest& request) {
   const int n = request.ranks;
@@ -58,6 +70,11 @@ LateRequest read(const BuildRequest& request) {
     throw Unsupported(
         "algorithm 'late_rank': parameter 'cut' is for late ranks that have all come, not for later "
         "'arrivals'");
+  if (choice_param(request, "spread", {"doubling", "near"}) == "near") {
+    if (!request.topology || made.several())
+      throw Unsupported("algorithm 'late_rank': spread 'near' needs a topology, and is for one late rank");
+    made.cluster = clusters_of(*request.topology);
+  }
   return made;
 }
 
@@ -102,7 +119,7 @@ Schedule build_late_rank(const BuildRequest& request) {
   Collective{request.kind, request.ranks, 1, 0}.check_ranks();
   const LateRequest asked = read(request);
   ScheduleBuilder schedule("late_rank", request, default_pieces(request, asked),
-                           {"late", "arrivals", "phase", "groups", "cut", "size"});
+                           {"late", "arrivals", "phase", "groups", "cut", "size", "spread"});
   if (schedule.ranks() == 1) return schedule.finish();
   std::vector<int> ring(at(schedule.ranks()));
   std::iota(ring.begin(), ring.end(), 0);
@@ -118,7 +135,10 @@ Schedule build_late_rank(const BuildRequest& request) {
   if (reduced > 0) {
     const int group = asked.grouped ? asked.early() : reduced;
     parts.add_before(late_rank::reduce_to_owners(asked.early(), asked.owners(), reduced, group), slots);
-    parts.add_after(*late_rank::after_arrival(asked.ranks, reduced, asked.arrivals), slots);
+    std::vector<int> cluster;  // of virtual ranks
+    for (int rank : order)
+      if (!asked.cluster.empty()) cluster.push_back(asked.cluster[at(rank)]);
+    parts.add_after(*late_rank::after_arrival(asked.ranks, reduced, asked.arrivals, cluster), slots);
   }
   if (asked.is_cut()) parts.add_ring(schedule.block(reduced, slots).begin, ring);
   return parts.finish(request);

@@ -387,9 +387,28 @@ def test_early_ranks_follow_the_machine_s_order() -> None:
     assert len(links) == 2
 
 
+@pytest.mark.parametrize("late", [0, 6])
+def test_spreading_among_near_ranks_first(late: int) -> None:
+    racks = pycoll.Topology.load("two_racks")
+    options = {"ranks": 8, "pieces": 28, "topology": racks, "late": late, "phase": "after"}
+    crossings, seconds = {}, {}
+    for spread in ("doubling", "near"):
+        schedule = pycoll.build("late_rank", spread=spread, **options)
+        assert schedule.verify().max_send_ports == 1
+        rows = schedule.transfers
+        crossings[spread] = int(((rows["src"] < 4) != (rows["dst"] < 4)).sum())
+        seconds[spread] = schedule.simulate(racks, 1 << 26).time
+    assert crossings["near"] < 28 * 2.2 < crossings["doubling"]
+    assert seconds["near"] < 0.75 * seconds["doubling"]
+    # Where no rank is nearer than another there is nothing to choose.
+    flat = options | {"topology": pycoll.Topology.flat(8, 1e9)}
+    assert pycoll.build("late_rank", spread="near", **flat) == pycoll.build("late_rank", **flat)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"spread": "far"}, "parameter 'spread' must be one of 'doubling' 'near', not 'far'"),
         ({"late": 4}, "parameter 'late' must be whole numbers between 0 and 3"),
         ({"late": "x"}, "parameter 'late' must be whole numbers between 0 and 3 with commas"),
         ({"late": [1, 1]}, "names a rank twice"),
@@ -413,6 +432,11 @@ def test_a_cut_is_for_late_ranks_that_have_come() -> None:
     pycoll.build("late_rank", ranks=8, late=[1, 2], groups=4, cut=2).verify()
     with pytest.raises(pycoll.Unsupported, match="not for later 'arrivals'"):
         pycoll.build("late_rank", ranks=8, late=[1, 2], arrivals=[0, 5], groups=4, cut=2)
+
+
+def test_near_ranks_are_those_of_a_topology() -> None:
+    with pytest.raises(pycoll.Unsupported, match="spread 'near' needs a topology"):
+        pycoll.build("late_rank", ranks=8, spread="near")
 
 
 def test_no_candidate_where_all_are_on_time() -> None:

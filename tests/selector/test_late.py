@@ -51,6 +51,16 @@ def test_more_lateness_is_never_slower() -> None:
     assert times[-1] < 0.65 * times[0]
 
 
+def test_racks_get_another_way_of_spreading() -> None:
+    racks = pycoll.Topology.load("two_racks")
+    choice = pycoll.Selector(racks).choose("allreduce", 64 << 20, late={2: 0.5})
+    assert choice.schedule is not None
+    assert choice.schedule.params["spread"] == "near"
+    assert choice.predicted is not None
+    ring = pycoll.build("ring", ranks=8, topology=racks).simulate(racks, 64 << 20).time
+    assert choice.predicted < 0.9 * ring
+
+
 def test_small_buffers_wait() -> None:
     case = pycoll.Selector(FLAT).explain("allreduce", 4096, late={0: 1.0}).late
     assert case is not None

@@ -29,13 +29,16 @@ std::vector<Transfer> reduce_to_owners(int early, int owners, int pieces, int gr
 
 // From the owners' sums and the late ranks' own pieces to everybody's result. Late rank number i comes in
 // round arrivals[i]; of one, that is round 0. Several late ranks are ranks n-L .. n-1, and all others owners.
+// With a cluster for each rank, pieces pass from one to another no more often than they must, for more
+// rounds; then all early ranks are owners.
 std::shared_ptr<const std::vector<Transfer>> after_arrival(int ranks, int pieces,
-                                                           const std::vector<int>& arrivals);
+                                                           const std::vector<int>& arrivals,
+                                                           const std::vector<int>& cluster);
 
 // The generators that it chooses from.
 std::vector<Transfer> closed_form(int ranks, int pieces);  // where there is one
 std::vector<Transfer> three_ranks(int pieces);             // n = 3
-std::vector<Transfer> by_matching(int ranks, int pieces);  // any
+std::vector<Transfer> by_matching(int ranks, int pieces, const std::vector<int>& cluster);  // any
 std::vector<Transfer> several_late(int ranks, int pieces, const std::vector<int>& arrivals);
 
 }  // namespace pycoll::late_rank

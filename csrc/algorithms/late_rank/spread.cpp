@@ -25,7 +25,7 @@ void match(const std::vector<char>& busy, int round, Holders& holders, Value val
       if (dst == src || busy[at(dst)]) continue;
       for (int piece : offers) {
         if (holders.has(dst, piece)) continue;
-        const int64_t weight = value(dst, piece);
+        const int64_t weight = value(src, dst, piece);
         if (weight <= weights(src, dst)) continue;
         weights(src, dst) = weight;
         piece_of[at(src) * at(ranks) + at(dst)] = piece;
@@ -43,7 +43,8 @@ void match(const std::vector<char>& busy, int round, Holders& holders, Value val
 }
 
 // All matchings of one attempt; stops after `most` rounds.
-std::vector<Transfer> attempt(int ranks, int pieces, int most, uint64_t seed) {
+std::vector<Transfer> attempt(int ranks, int pieces, const std::vector<int>& cluster, int most,
+                              uint64_t seed) {
   const int late = ranks - 1, early = ranks - 1, depth = least_rounds(ranks, 1);
   Holders holders(ranks, pieces);
   Dice dice(seed);
@@ -59,8 +60,10 @@ std::vector<Transfer> attempt(int ranks, int pieces, int most, uint64_t seed) {
     }
     match(
         busy, round, holders,
-        [&](int dst, int piece) {
-          int64_t weight = 1000 * kUnit + 40 * log2_ratio(ranks, holders.copies(piece)) + dice.below(kUnit);
+        [&](int src, int dst, int piece) {
+          const bool near = cluster.empty() || cluster[at(src)] == cluster[at(dst)];
+          int64_t weight = (near ? 3000 : 1000) * kUnit + 40 * log2_ratio(ranks, holders.copies(piece)) +
+                           dice.below(kUnit);
           const int turn = (dst - (round + 1) % early + early) % early + 1;  // rounds to the next of its own
           if (turn < depth && round + turn < pieces && piece > round + turn - depth) weight -= 300 * kUnit;
           return weight;
@@ -90,7 +93,7 @@ int64_t log2_ratio(int64_t larger, int64_t smaller) {
   return log;
 }
 
-std::vector<Transfer> by_matching(int ranks, int pieces) {
+std::vector<Transfer> by_matching(int ranks, int pieces, const std::vector<int>& cluster) {
   const int least = least_rounds(ranks, pieces);
   // As many as take no longer than about a tenth of a second.
   const int64_t work = int64_t{ranks} * ranks * least;
@@ -98,7 +101,7 @@ std::vector<Transfer> by_matching(int ranks, int pieces) {
   std::vector<Transfer> best;
   for (int seed = 0; seed < attempts; ++seed) {
     const int most = best.empty() ? 2 * least + ranks : rounds_of(best);
-    std::vector<Transfer> made = attempt(ranks, pieces, most, static_cast<uint64_t>(seed));
+    std::vector<Transfer> made = attempt(ranks, pieces, cluster, most, static_cast<uint64_t>(seed));
     if (made.empty()) continue;  // no better
     best = std::move(made);
     if (rounds_of(best) == least) break;
@@ -119,7 +122,7 @@ std::vector<Transfer> drain_by_matching(int ranks, int pieces, std::vector<Trans
       for (int rank = 0; rank < ranks; ++rank) need[at(rank)] = 40 * kUnit * holders.missing(rank);
       match(
           std::vector<char>(at(ranks), 0), round, holders,
-          [&](int dst, int piece) {
+          [&](int, int dst, int piece) {
             return 1000 * kUnit + 60 * log2_ratio(ranks, holders.copies(piece)) + need[at(dst)] +
                    dice.below(8 * kUnit);
           },
