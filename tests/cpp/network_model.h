@@ -2,6 +2,7 @@
 #pragma once
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -28,17 +29,24 @@ using Bytes = std::vector<std::byte>;
 
 inline constexpr auto kPatience = std::chrono::seconds(60);  // for what must happen at some time
 
-// The byte at `position` of what `seed` names: neighbours differ, and so do any two streams.
-inline std::byte pattern(uint64_t seed, uint64_t position) {
-  uint64_t x = (position >> 3) * 0x9e3779b97f4a7c15U + seed * 0xd1342543de82ef95U + 1;
-  x ^= x >> 29;
-  return static_cast<std::byte>(x >> (8 * (position & 7)));
-}
-
+// Bytes [from, from + bytes) of what `seed` names: neighbours differ, and so do any two streams.
 inline Bytes pattern_bytes(uint64_t seed, uint64_t from, size_t bytes) {
   Bytes made(bytes);
-  for (size_t i = 0; i < bytes; ++i) made[i] = pattern(seed, from + i);
+  uint64_t word = 0;
+  for (size_t i = 0; i < bytes; ++i) {
+    const uint64_t position = from + i;
+    if (i == 0 || position % 8 == 0) {
+      word = (position >> 3) * 0x9e3779b97f4a7c15U + seed * 0xd1342543de82ef95U + 1;
+      word ^= word >> 29;
+    }
+    made[i] = static_cast<std::byte>(word >> (8 * (position % 8)));
+  }
   return made;
+}
+
+inline bool has_pattern(std::span<const std::byte> bytes, uint64_t seed, uint64_t from) {
+  const Bytes expected = pattern_bytes(seed, from, bytes.size());
+  return std::equal(bytes.begin(), bytes.end(), expected.begin());
 }
 
 // One rank: its network, the messages that have come, and waiting as an engine does it.
@@ -94,7 +102,7 @@ struct Node {
             const std::span<const std::byte> piece = network->arrived(source);
             if (piece.empty() || at == bytes) return at == bytes;
             const size_t taken = std::min(piece.size(), bytes - at);
-            for (size_t i = 0; i < taken; ++i) right = right && piece[i] == pattern(seed, at + i);
+            right = right && has_pattern(piece.first(taken), seed, at);
             network->received(source, taken);
             at += taken;
           }

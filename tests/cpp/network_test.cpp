@@ -264,7 +264,7 @@ void frame_ring() {
     if (random() % 2 == 0 && ring.begin(begun, length)) {
       const std::span<std::byte> place = ring.missing();
       check(reinterpret_cast<uintptr_t>(place.data()) % 64 == 0 && place.size() == length, "place");
-      for (size_t b = 0; b < length; ++b) place[b] = pattern(begun, b);
+      std::ranges::copy(pattern_bytes(begun, 0, length), place.begin());
       ring.came(length);
       inside.emplace_back(begun++, length);
     } else if (!inside.empty()) {
