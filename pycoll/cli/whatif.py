@@ -216,6 +216,7 @@ def whatif(
     from pycoll.cli.topo import load
     from pycoll.whatif import compare as compare_
     from pycoll.whatif import each as each_
+    from pycoll.whatif import parsing
     from pycoll.whatif import scale as scale_
     from pycoll.whatif import sweep as sweep_
     from pycoll.whatif.check import known_check
@@ -236,8 +237,22 @@ def whatif(
         if checked is not None:
             _show(checked, as_json, as_csv)
         return
-    changes = _changes(
-        remove, add, fail, oversubscribe, slow, latency, busy, place, late, late_dist, ecmp, spread, flows
+    changes = parsing.changes(
+        {
+            "--remove": remove or [],
+            "--add": add or [],
+            "--fail": fail or [],
+            "--oversubscribe": oversubscribe or [],
+            "--slow": slow or [],
+            "--latency": latency or [],
+            "--busy": busy or [],
+            "--place": [place] if place else [],
+            "--late": late or [],
+            "--late-dist": [late_dist] if late_dist else [],
+            "--ecmp": [ecmp] if ecmp else [],
+            "--spread": [""] if spread else [],
+            "--flows": [] if flows is None else [str(flows)],
+        }
     )
     result: Any
     if serve:
@@ -316,46 +331,6 @@ def _show(result: Any, as_json: bool, as_csv: bool, checked: str = "") -> None:
             typer.echo(checked)
 
 
-def _changes(
-    remove: _Texts,
-    add: _Texts,
-    fail: _Texts,
-    oversubscribe: _Texts,
-    slow: _Texts,
-    latency: _Texts,
-    busy: _Texts,
-    place: str,
-    late: _Texts,
-    late_dist: str,
-    ecmp: str,
-    spread: bool,
-    flows: int | None,
-) -> list[Change]:
-    from pycoll import InvalidArgument
-    from pycoll.whatif import Fail, Flows, Remove, Spread, parsing
-
-    if ecmp and spread:
-        raise InvalidArgument("--ecmp or --spread, not both: one is the other's opposite")
-    found: list[Change] = [Remove(part) for text in remove or [] for part in split(text)]
-    found += [parsing.add(part) for text in add or [] for part in split(text)]
-    found += [Fail(part) for text in fail or [] for part in _names(text)]
-    found += [parsing.oversubscribe(text) for text in oversubscribe or []]
-    for texts, read in ((slow, parsing.slow), (latency, parsing.latency), (busy, parsing.busy)):
-        found += [read(text) for text in texts or []]
-    if place:
-        found.append(parsing.place(place))
-    found += [parsing.late(part) for text in late or [] for part in split(text)]
-    if late_dist:
-        found.append(parsing.late_dist(late_dist))
-    if ecmp:
-        found.append(parsing.ecmp(ecmp))
-    if spread:
-        found.append(Spread())
-    if flows is not None:
-        found.append(Flows(flows))
-    return found
-
-
 def work_of(
     workload: str, pattern: str, stages: int = 0, microbatches: int = 0
 ) -> tuple[Workload, float | None]:
@@ -387,11 +362,6 @@ def steps_of(
     before = iterate(machine, work[0], algorithm=algorithm)
     after = iterate(machine, work[0], changes, algorithm) if changes else None
     return Steps(before, after, tuple(str(change) for change in changes), work[1])
-
-
-def _names(text: str) -> list[str]:
-    """Names between commas; not those within a range, as h[0,2]."""
-    return [text] if "[" in text else split(text)
 
 
 def _study(jobs: int, store: Path | None, on: str) -> Any:

@@ -4,13 +4,43 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 
 from pycoll.errors import InvalidArgument
 from pycoll.topology.units import parse_time
-from pycoll.whatif.changes import Add, Busy, Change, Ecmp, Late, LateDist, Latency, Oversubscribe, Place, Slow
+from pycoll.whatif.changes import (
+    Add,
+    Busy,
+    Change,
+    Ecmp,
+    Fail,
+    Flows,
+    Late,
+    LateDist,
+    Latency,
+    Oversubscribe,
+    Place,
+    Remove,
+    Slow,
+    Spread,
+)
 from pycoll.whatif.scenario import Lateness
 
-__all__ = ["add", "busy", "ecmp", "factor", "late", "late_dist", "latency", "oversubscribe", "place", "slow"]
+__all__ = [
+    "FLAGS",
+    "add",
+    "busy",
+    "changes",
+    "ecmp",
+    "factor",
+    "flows",
+    "late",
+    "late_dist",
+    "latency",
+    "oversubscribe",
+    "place",
+    "slow",
+]
 
 
 def factor(text: str, where: str) -> float:
@@ -120,3 +150,49 @@ def _time(text: str, where: str) -> float:
         return parse_time(text)
     except InvalidArgument as error:
         raise InvalidArgument(f"{where}: {error}") from None
+
+
+def flows(text: str) -> Change:
+    """``4``"""
+    if not text.strip().isdecimal():
+        raise InvalidArgument(f"--flows {text}: write a number")
+    return Flows(int(text))
+
+
+#: What each flag's text means, in the order in which changes are made. Those in _LISTS take several,
+#: between commas.
+FLAGS: dict[str, Callable[[str], Change]] = {
+    "--remove": Remove,
+    "--add": add,
+    "--fail": Fail,
+    "--oversubscribe": oversubscribe,
+    "--slow": slow,
+    "--latency": latency,
+    "--busy": busy,
+    "--place": place,
+    "--late": late,
+    "--late-dist": late_dist,
+    "--ecmp": ecmp,
+    "--spread": lambda text: Spread(),
+    "--flows": flows,
+}
+_LISTS = ("--remove", "--add", "--fail", "--late")
+
+
+def changes(given: Mapping[str, Sequence[str]]) -> list[Change]:
+    """The changes of flags and their texts, in the order in which they are made.
+
+    Raises InvalidArgument for a flag that is none, and for two that exclude each other.
+    """
+    unknown = [flag for flag in given if flag not in FLAGS]
+    if unknown:
+        raise InvalidArgument(f"there is no change {unknown[0]!r}; there are {', '.join(FLAGS)}")
+    if given.get("--ecmp") and given.get("--spread"):
+        raise InvalidArgument("--ecmp or --spread, not both: one is the other's opposite")
+    found: list[Change] = []
+    for flag, read in FLAGS.items():
+        for text in given.get(flag, ()):
+            # Not at commas within a range, as in h[0,2].
+            parts = re.split(r",(?![^\[]*\])", text) if flag in _LISTS else [text]
+            found += [read(part.strip()) for part in parts if part.strip() or flag not in _LISTS]
+    return found

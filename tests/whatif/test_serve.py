@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,8 @@ from pycoll.topology import Topology
 from pycoll.whatif import Flows, Late, Slow, apply, compare
 from pycoll.whatif.page.server import PageServer, changes_of, parse_bind, sliders_of
 from pycoll.whatif.scenario import Scenario
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,27 @@ def test_others_are_turned_away(server: PageServer) -> None:
     assert ask(server, "POST", "/answer", "{}", **{"Content-Type": "text/plain"})[0] == 415
     assert ask(server, "POST", "/answer", "not JSON")[0] == 400
     assert ask(server, "POST", "/answer", "x" * 70_000)[0] == 400
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page in")
+def test_a_slider_changes_the_page(
+    server: PageServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CHROMIUM is not None
+    page = server.page()
+    moved = """<script>
+      const slider = document.getElementById("slider-bandwidth-of-tor-tor");
+      slider.value = 5;
+      slider.dispatchEvent(new Event("input"));
+    </script></body>"""
+    monkeypatch.setattr(server, "page", lambda: page.replace("</body>", moved))
+    command = [
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"),
+        *("--virtual-time-budget=20000", "--dump-dom", server.url),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert "<li>--slow tor-tor=0.5</li>" in done.stdout
+    assert '<output for="slider-bandwidth-of-tor-tor">x0.5</output>' in done.stdout
 
 
 @pytest.mark.parametrize("name", ["two_racks", "hgx-h100-4-fat", "torus-8x8", "dgx-h100"])

@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 import threading
-from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,7 +20,7 @@ from pycoll.errors import Error, InvalidArgument
 from pycoll.topology import Topology
 from pycoll.topology.units import format_time
 from pycoll.whatif import parsing
-from pycoll.whatif.changes import Change, Fail, Flows, Remove, Spread
+from pycoll.whatif.changes import Change
 from pycoll.whatif.compare import compare, sizes_of
 from pycoll.whatif.each import each
 from pycoll.whatif.evaluate import Evaluator
@@ -56,49 +55,18 @@ def changes_of(flags: str) -> list[Change]:
         words = shlex.split(flags)
     except ValueError as error:
         raise InvalidArgument(f"changes: {error}") from None
-    found: dict[str, list[Change]] = {name: [] for name in _FLAGS}
+    given: dict[str, list[str]] = {}
     while words:
-        flag, equals, value = words.pop(0).partition("=") if words[0].startswith("--") else ("", "", words[0])
-        read = _FLAGS.get(flag)
-        if read is None:
-            raise InvalidArgument(f"there is no change {flag or value!r}; there are {', '.join(_FLAGS)}")
-        if flag != "--spread" and not equals:
+        flag, equals, value = words.pop(0).partition("=")
+        if flag in parsing.FLAGS and flag != "--spread" and not equals:
             if not words:
                 raise InvalidArgument(f"{flag}: of what? For example --slow tor0-tor1=0.5")
             value = words.pop(0)
-        found[flag].append(read(value))
-    if found["--ecmp"] and found["--spread"]:
-        raise InvalidArgument("--ecmp or --spread, not both: one is the other's opposite")
-    return [change for some in found.values() for change in some]
-
-
-def _place(text: str) -> Change:
-    if text not in ("packed", "interleaved"):
+        given.setdefault(flag, []).append(value)
+    if any(how not in ("packed", "interleaved") for how in given.get("--place", ())):
         raise InvalidArgument("--place packed or interleaved; files are read by the command line only")
-    return parsing.place(text)
+    return parsing.changes(given)
 
-
-def _flows(text: str) -> Change:
-    if not text.isdecimal():
-        raise InvalidArgument(f"--flows {text}: write a number")
-    return Flows(int(text))
-
-
-_FLAGS: dict[str, Callable[[str], Change]] = {
-    "--remove": Remove,
-    "--add": parsing.add,
-    "--fail": Fail,
-    "--oversubscribe": parsing.oversubscribe,
-    "--slow": parsing.slow,
-    "--latency": parsing.latency,
-    "--busy": parsing.busy,
-    "--place": _place,
-    "--late": parsing.late,
-    "--late-dist": parsing.late_dist,
-    "--ecmp": parsing.ecmp,
-    "--spread": lambda text: Spread(),
-    "--flows": _flows,
-}
 
 # ---- sliders
 
