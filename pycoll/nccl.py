@@ -314,11 +314,17 @@ class Group:
                     library.address(into), library.bytes(into), _BYTES, receive.src, stream
                 )
             self._nccl.groupEnd()
-            for receive in receives:
-                if receive.reduce:
-                    library.reduce(op, place(receive.piece), scratch(receive))
-                elif receive.slot >= 0:
-                    library.copy(place(receive.piece), scratch(receive))
+            for piece, received in _by_piece(receives).items():
+                # In the order of ranks, this one's value among them: where several ranks reduce the same
+                # values, they get the same bits.
+                target = place(piece)
+                values = [(receive.src, scratch(receive)) for receive in received if receive.slot >= 0]
+                if received[0].reduce:
+                    values = sorted([*values, (self.rank, target)], key=lambda pair: pair[0])
+                for _, value in values[1:]:
+                    library.reduce(op, values[0][1], value)
+                if values and values[0][1] is not target:
+                    library.copy(target, values[0][1])
 
     def _memory(self, library: ArrayLibrary, like: Any, purpose: str, elements: int, dtype: str) -> Any:
         """Scratch that is kept: the next call is ordered after this one on the stream."""
@@ -326,6 +332,13 @@ class Group:
         if key not in self._scratch or library.size(self._scratch[key]) < elements:
             self._scratch[key] = library.empty(like, elements, dtype)
         return self._scratch[key][:elements]
+
+
+def _by_piece(receives: list[_Receive]) -> dict[int, list[_Receive]]:
+    found: dict[int, list[_Receive]] = {}
+    for receive in receives:
+        found.setdefault(receive.piece, []).append(receive)
+    return found
 
 
 def _piece_begin(piece: int, elements: int, pieces: int) -> int:

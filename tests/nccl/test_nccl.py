@@ -127,6 +127,19 @@ def test_avg_of_floats_is_summed_wider_and_rounded_once() -> None:
         assert (got == right).all()
 
 
+@pytest.mark.parametrize("algorithm", ["direct", "direct_two_shot", "ring", "recursive_doubling"])
+def test_all_ranks_get_the_same_bits(algorithm: str) -> None:
+    schedule = pycoll.build(algorithm, ranks=4)
+
+    def body(group: Group) -> Any:
+        x = np.random.default_rng(group.rank).standard_normal(1000, np.float32) * 1e4
+        return group.run(schedule, x)
+
+    first, *others = on_ranks(4, body)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
 def test_premul_sum_takes_each_ranks_factor() -> None:
     schedule = pycoll.build("ring", ranks=4)
 
