@@ -1,18 +1,20 @@
 "use strict";
 // Curves: time against size, a figure swept, a step's collectives; and the ranked list of harm.
 
+// Powers of ten; over few of them two and five times each as well.
 const logTicks = (low, high) => {
+  const factors = high / low < 300 ? [1, 2, 5] : [1];
   const found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    if (10 ** power >= low * 0.999 && 10 ** power <= high * 1.001) found.push(10 ** power);
+    for (const factor of factors) found.push(Number(`${factor}e${power}`));
   }
-  return found;
+  return found.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
 };
 
 // A frame with both axes; x and y turn values into places.
 function frame(xs, ys, xTicks, yTicks, xText, yText, label, xLog) {
   const width = innerWidth < 600 ? 400 : 860, height = innerWidth < 600 ? 300 : 340;
-  const left = 66, right = 18, top = 16, low = 34;
+  const left = 66, right = 28, top = 16, low = 34;
   const scale = (values, log) => {
     const put = log ? Math.log : (value) => value;
     const least = put(Math.min(...values)), most = put(Math.max(...values));
@@ -97,7 +99,7 @@ function sweepSection() {
     const winners = new Set(points.map((point) => point.best.algorithm));
     for (const [algorithm, line] of families) {
       const wins = winners.has(algorithm);
-      svg.append(s("path", { d: polyline(line.map(([a, b]) => [a, b])), class: "curve", style: `stroke:var(${wins ? "--before" : "--line"});stroke-width:${wins ? 2.5 : 1.5}` }));
+      svg.append(s("path", { d: polyline(line.map(([a, b]) => [a, b])), class: "curve", style: `stroke:var(${wins ? "--before" : "--line"});stroke-width:${wins ? 2.5 : 1.5}` }, s("title", {}, algorithm)));
       const end = line[line.length - 1];
       if (wins) svg.append(s("text", { x: end[0] - 8, y: end[1] - 9, "text-anchor": "end" }, algorithm));
       for (const [a, b, point, place] of line) {
@@ -106,7 +108,7 @@ function sweepSection() {
         svg.append(dot([a, b], best ? "after" : "before", () => [h("b", {}, point.label, ", ", algorithm), num(`${here}.algorithms.${place}.time_s`, "seconds"), best ? ": the quickest" : ""]));
       }
     }
-    section.append(h("p", { class: "soft small" }, "Diamonds: the quickest there."), svg);
+    section.append(h("p", { class: "soft small" }, "Diamonds: the quickest there; grey: algorithms that nowhere are."), svg);
   }
   for (const sentence of sweep.crossings) section.append(h("p", {}, sentence));
   return section;
@@ -120,8 +122,8 @@ function scaleSection() {
   if (points.length < 2) return section;
   const xs = points.map((point) => point.ranks), step = points[0].efficiency !== null;
   const ys = points.flatMap((point) => [point.time_s, step ? point.time_s - point.exposed_s : point.bound_s]).filter((value) => value > 0);
-  const spread = Math.max(...ys) / Math.min(...ys);
-  const marks = spread > 12 ? logTicks(Math.min(...ys), Math.max(...ys)) : ticks(Math.min(...ys), Math.max(...ys), 4).filter((value) => value > 0);
+  const close = Math.max(...ys) / Math.min(...ys) < 4;
+  const marks = close ? ticks(Math.min(...ys), Math.max(...ys), 4).filter((value) => value > 0) : logTicks(Math.min(...ys), Math.max(...ys));
   const { svg, x, y } = frame(xs, ys, xs, marks, format.count, format.seconds, "Time over the number of ranks", true);
   const low = points.map((point) => [x(point.ranks), y(step ? point.time_s - point.exposed_s : point.bound_s || point.time_s)]);
   svg.append(s("path", { class: "bound before", d: polyline(low) }), s("path", { class: "curve before", d: polyline(points.map((point) => [x(point.ranks), y(point.time_s)])) }));
