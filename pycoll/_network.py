@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pycoll import _ucx
 from pycoll.errors import Error, InvalidArgument
 
 MOST_LANES = 64
@@ -33,6 +34,7 @@ def settings(
 
     Raises InvalidArgument, naming the variable, for a value that makes no sense.
     """
+    _ucx.offer_wheel()
     network = environment.get("PYCOLL_NETWORK", "").strip().lower()
     if network not in _NETWORKS:
         raise InvalidArgument(

@@ -7,6 +7,7 @@
 //   network_bench RANK RANKS DIRECTORY ring-of-death SECONDS   streams around until a rank is lost; says when
 //   and how network_bench RANK RANKS DIRECTORY watch SECONDS           the same without any traffic
 //   network_bench 0|1  2     DIRECTORY stall SECONDS           rank 1 takes nothing for so long, then all
+// PYCOLL_NETWORK=tcp|ucx says which network, PYCOLL_UCX where UCX is.
 // DIRECTORY: an empty one that all of them see, where they exchange addresses.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -272,7 +273,7 @@ int main(int argc, char** argv) {
   options.ranks = ranks;
   options.group = "bench";
   if (argc > 6) options.lanes = std::atoi(argv[6]);
-  Node node{rank, ranks, open_tcp_network(options), {}};
+  Node node{rank, ranks, open_network(options), {}};
   node.network->meet(exchange(directory, "address", rank, ranks, node.network->address()),
                      std::vector<std::string>(static_cast<size_t>(ranks), "host"), 42);
   if (mode == "ring") streams(node, (rank + 1) % ranks, (rank + ranks - 1) % ranks, bytes);

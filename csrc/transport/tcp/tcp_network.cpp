@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "transport/choice.h"
 #include "transport/tcp/sockets.h"
 
 namespace pycoll::tcp {
@@ -81,6 +82,7 @@ void TcpNetwork::meet(std::vector<std::string> addresses, std::vector<std::strin
     throw InvalidArgument("group '" + options_.group + "': " + std::to_string(addresses.size()) +
                           " addresses and " + std::to_string(hosts.size()) + " hosts for " +
                           std::to_string(ranks) + " ranks");
+  check_same_network(name(), options_.rank, addresses, hosts);
   for (size_t rank = 0; rank < ranks; ++rank)
     advertised_.push_back(Advertisement::parse(
         addresses[rank],
