@@ -189,6 +189,12 @@ def whatif(
             show_default=False,
         ),
     ] = None,
+    png: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--png", metavar="FILE", help="Draw time against size and the busiest links.", show_default=False
+        ),
+    ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve the page with sliders, until Ctrl-C; see --bind.")
     ] = False,
@@ -214,9 +220,9 @@ def whatif(
     """
     from pycoll import InvalidArgument
     from pycoll.cli.topo import load
+    from pycoll.whatif import Comparison, parsing
     from pycoll.whatif import compare as compare_
     from pycoll.whatif import each as each_
-    from pycoll.whatif import parsing
     from pycoll.whatif import scale as scale_
     from pycoll.whatif import sweep as sweep_
     from pycoll.whatif.check import known_check
@@ -314,6 +320,11 @@ def whatif(
                 result = sweep_(machine, sweep, collective, sizes[0], **how)
     else:
         result = compare_(machine, changes, collective, size or "1KiB,1MiB,64MiB,1GiB", algorithm)
+    if png is not None:
+        if not isinstance(result, Comparison):
+            raise InvalidArgument("--png draws a comparison; for studies and steps there is --html")
+        result.draw(png)
+        typer.echo(f"wrote {png}", err=True)
     known = known_check(machine)
     _show(result, as_json, as_csv, known.sentence if known is not None else "")
 

@@ -22,6 +22,7 @@ from pycoll.whatif.scenario import Scenario
 from pycoll.whatif.story import what_happened
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Comparison", "Row", "compare", "sizes_of", "time", "topology_of"]
@@ -111,6 +112,13 @@ class Comparison(Result):
                 }
                 found.append(head | values | {f"{name}_s": made.get(name) for name in _MADE})
         return found
+
+    def draw(self, path: str | PathLike[str] | None = None, *, dpi: int = 150) -> Figure:
+        """Draws time against size and the busiest links with matplotlib; see
+        :func:`pycoll.whatif.drawing.draw_comparison`."""
+        from pycoll.whatif.drawing import draw_comparison
+
+        return draw_comparison(self, path, dpi=dpi)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from pycoll.whatif.tables import comparison_table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -85,3 +86,11 @@ def test_csv_and_json_of_studies() -> None:
 )
 def test_refusals(arguments: list[str], message: str) -> None:
     assert message in refusal("two_racks", *arguments)
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    run("two_racks", "--slow", "tor0-tor1=0.5", "-s", "64KiB,1MiB", "-a", "ring", "--png", str(file))
+    assert file.read_bytes().startswith(b"\x89PNG")
+    for wrong in (["--each", "link", "-s", "64KiB"], ["-a", "all", "-s", "64KiB"]):
+        assert "--png" in refusal("two_racks", *wrong, "--png", str(file))
