@@ -353,6 +353,7 @@ int main() {
   run("interfaces", interfaces);
   run("refused", refused);
   all_tests(open_tcp_network);
+  run("long without a look", [] { long_without_a_look(open_tcp_network); });
   for (const int lanes : {2, 4}) {
     const NetworkOptions options = with_lanes(lanes);
     run("lanes: stream sizes", [&] { stream_sizes(open_tcp_network, options); });

@@ -188,6 +188,27 @@ inline void message_sizes(const OpenNetwork& open) {
   });
 }
 
+// Who begins something and then computes for long has lost nobody, and is lost to nobody.
+inline void long_without_a_look(const OpenNetwork& open) {
+  NetworkOptions options;
+  options.silence = std::chrono::milliseconds(300);
+  run_network(
+      open, 2,
+      [](Node& node) {
+        const int peer = 1 - node.rank;
+        for (int i = 0; i < 2; ++i) {
+          node.network->post(peer, pattern_bytes(1, 0, 8));
+          const size_t taken = node.network->send(peer, pattern_bytes(2, 0, 1000));
+          if (i % 2 == node.rank) std::this_thread::sleep_for(std::chrono::milliseconds(900));
+          node.next_message(peer);
+          node.send_all(peer, std::span<const std::byte>(pattern_bytes(2, 0, 1000)).subspan(taken));
+          node.receive_all(peer, 2, 1000);
+          check(node.network->lost(peer) == nullptr, "lost though alive");
+        }
+      },
+      options);
+}
+
 // A sleeper is woken by whatever gives it something to do.
 inline void sleeping(const OpenNetwork& open) {
   run_network(open, 2, [](Node& node) {

@@ -17,8 +17,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kMostStrangers = 512;
-constexpr auto kHelloTime = std::chrono::seconds(10);
+constexpr size_t kMostStrangers = 2048;
+// Long: who connects and then computes says hello when it looks again.
+constexpr auto kHelloTime = std::chrono::minutes(10);
 constexpr auto kFarewellTime = milliseconds(200);  // by which a farewell may come after the end of a stream
 constexpr auto kHurriedTick = milliseconds(50);
 constexpr auto kSlowestTick = milliseconds(500);
@@ -88,7 +89,9 @@ void TcpNetwork::try_next_endpoint(Connection& connection) {
     ++connection.next_endpoint;
   }
   lose(connection.peer, connection.tried.empty()
-                            ? "it cannot be reached: it has no address that leads to it from this host"
+                            ? "it cannot be reached: its address '" +
+                                  advertised_[static_cast<size_t>(connection.peer)].text() +
+                                  "' means this host itself, or several hosts"
                             : "it cannot be reached: tried " + connection.tried);
 }
 
@@ -297,10 +300,10 @@ void TcpNetwork::tick() {
   std::vector<Connection*> late;
   for (const auto& [connection, owner] : connections_) {
     if (connection->closed) continue;
-    if ((connection->connecting || connection->peer < 0) && now >= connection->deadline)
-      late.push_back(connection);
-    else if (connection->outgoing && !connection->connecting)
-      check_answers(*connection, now);
+    if ((connection->connecting || connection->peer < 0) && now >= connection->deadline) {
+      if (!connection->queued) late.push_back(connection);
+    }
+    if (connection->outgoing && !connection->connecting) check_answers(*connection, now);
   }
   for (Connection* const connection : late) {
     if (connection->closed) continue;

@@ -161,10 +161,11 @@ bool TcpNetwork::poll(OnMessage on_message) {
   std::array<epoll_event, 64> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   bool happened = false;
+  bool due = false;
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
     if (event.data.u64 == 0) {
-      tick();
+      due = true;
     } else if (event.data.u64 <= listeners_.size()) {
       accept_all(event.data.u64 - 1);
     } else {
@@ -182,6 +183,9 @@ bool TcpNetwork::poll(OnMessage on_message) {
     if (service(*connection, on_message)) happened = true;
   }
   work_.clear();
+  // Last, and only when all news has been heard: after a long time without a look much may seem overdue that
+  // has come.
+  if (due && count < static_cast<int>(events.size())) tick();
   bury();
   return happened;
 }
