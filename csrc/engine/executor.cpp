@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <limits>
+
+#include "core/clock.h"
 
 namespace pycoll {
 namespace {
+
+constexpr std::chrono::milliseconds kLookRound{50};
 
 // Large enough to amortise a publication, small enough that the next hop starts while this one still runs.
 constexpr size_t kCutThrough = 32 << 10;
@@ -150,8 +155,17 @@ void Executor::move(const Program& program, DType dtype, Op op, Gate* gate) {
     const auto has_changed = [&] {
       return gate != nullptr && (gate->open() != end || gate->closed() != closed);
     };
-    transport_.wait([&] { return progress(program, dtype, op, gate) || has_changed(); },
-                    [&] { return awaited < 0 ? gate->keeper() : awaited; });
+    const auto look_round = SteadyClock::now() + kLookRound;
+    transport_.wait(
+        [&] {
+          return progress(program, dtype, op, gate) || has_changed() || SteadyClock::now() >= look_round;
+        },
+        [&] { return awaited < 0 ? gate->keeper() : awaited; });
+    // The wait watches one peer. Another one's death may be why that one has nothing to give: two ranks that
+    // wait for each other, and each for the dead one besides, would do so until the deadline.
+    if (SteadyClock::now() >= look_round)
+      for (const int32_t peer : program.peers)
+        if (has_business_with(program, peer, end)) transport_.look_after(peer);
   }
 }
 
@@ -220,19 +234,26 @@ bool Executor::receive_some(const Step& step, size_t index, DType dtype, Op op) 
 
 // A peer with which this rank has something to do yet, with pieces before `end`; -1: none.
 int Executor::awaited_peer(const Program& program, int end) const {
-  const auto unfinished = [&](const std::vector<int32_t>& list, size_t next) {
-    return next < list.size() &&
-           program.pieces[static_cast<size_t>(program.steps[static_cast<size_t>(list[next])].piece)] < end;
-  };
   for (const int32_t index : program.peers) {
     const auto peer = static_cast<size_t>(index);
-    if (unfinished(program.receives[peer], next_receive_[peer])) return index;
+    if (unfinished(program, program.receives[peer], next_receive_[peer], end)) return index;
   }
   for (const int32_t index : program.peers) {
     const auto peer = static_cast<size_t>(index);
-    if (unfinished(program.sends[peer], next_send_[peer])) return index;
+    if (unfinished(program, program.sends[peer], next_send_[peer], end)) return index;
   }
   return -1;
+}
+
+bool Executor::has_business_with(const Program& program, int index, int end) const {
+  const auto peer = static_cast<size_t>(index);
+  return unfinished(program, program.receives[peer], next_receive_[peer], end) ||
+         unfinished(program, program.sends[peer], next_send_[peer], end);
+}
+
+bool Executor::unfinished(const Program& program, const std::vector<int32_t>& list, size_t next, int end) {
+  return next < list.size() &&
+         program.pieces[static_cast<size_t>(program.steps[static_cast<size_t>(list[next])].piece)] < end;
 }
 
 }  // namespace pycoll

@@ -50,6 +50,8 @@ class Executor {
   bool send_some(const Step& step, size_t index);
   bool receive_some(const Step& step, size_t index, DType dtype, Op op);
   int awaited_peer(const Program& program, int end) const;
+  bool has_business_with(const Program& program, int peer, int end) const;
+  static bool unfinished(const Program& program, const std::vector<int32_t>& list, size_t next, int end);
 
   Transport& transport_;
   std::vector<Extent> extents_;    // by piece of the program

@@ -28,6 +28,8 @@ class Transport {
   // rank whose bytes or space are awaited; it is asked again after each wait. Throws as the engine's waits
   // do.
   virtual void wait(FunctionRef<bool()> progress, FunctionRef<int()> peer) = 0;
+  // Throws PeerLost where it is known that this peer, whom something is awaited from besides, is lost.
+  virtual void look_after(int /*peer*/) {}
 };
 
 }  // namespace pycoll

@@ -264,11 +264,11 @@ def joins(rank, address, timeout):
 
 def test_a_host_that_never_comes_is_named(start_hosts, labs):
     job = start_hosts(3, joins, f"{labs.get(3).ip(0)}:29602", 2.0, init=False, only=[0, 2])
-    for outcome in job.outcomes().values():
-        kind, text, took = outcome.value
-        assert kind == "Timeout"
-        assert "rank 1" in text
-        assert took < SOON
+    (kind, text, took), (kind2, _, took2) = (outcome.value for outcome in job.outcomes().values())
+    assert kind == "Timeout"
+    assert "rank 1" in text
+    assert kind2 in ("Timeout", "PeerLost")  # the latter where rank 0 had given up when it came
+    assert max(took, took2) < SOON
 
 
 @pytest.mark.long

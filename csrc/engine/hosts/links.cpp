@@ -142,6 +142,13 @@ void HostLinks::check(const shm::Operation& operation, int rank) {
                   ". The group is no longer usable; look at that rank's own output for the cause.");
 }
 
+void HostLinks::look_after(const shm::Operation& operation, int rank) {
+  const std::lock_guard lock(mutex_);
+  network_->watch(rank);
+  // One that has left may have done its part.
+  if (network_->lost(rank) != nullptr) check(operation, rank);
+}
+
 // Failures
 
 void HostLinks::heed_failure(std::span<const std::byte> bytes) {

@@ -52,6 +52,8 @@ class HostLinks final : public shm::Outside {
   void sleep(std::chrono::microseconds at_most) override;
   void check(const shm::Operation& operation, int rank) override;
   std::string blame(int rank) override;
+  // Like check(), of a rank that has something to do with this one yet, though it is not waited for just now.
+  void look_after(const shm::Operation& operation, int rank);
   void spread() override;
 
   // Calls `ring` in look() once that time has come, and does not sleep beyond it.

@@ -43,6 +43,12 @@ class MixedTransport final : public Transport {
       group_.wait_elsewhere(*operation_, awaited, [&] { return progress(); });
   }
 
+  void look_after(int peer) override {
+    if (near(peer)) return;  // others hear of its death, and tell
+    links_.look_after(*operation_, peer);
+    group_.throw_if_failed();
+  }
+
  private:
   bool near(int rank) const { return links_.placement().together(rank, links_.rank()); }
   int local(int rank) const { return links_.placement().local(rank); }
