@@ -172,6 +172,10 @@ class _Server:
             reason = json.loads(payload)["text"]
             self._tell(_FAILED, {"rank": rank, "text": reason}, but=rank)
             raise failed(self._group, rank, reason)
+        elif letter == _LATE:
+            text = json.loads(payload)["text"]
+            self._tell(_LATE, {"rank": rank, "text": text}, but=rank)
+            raise Timeout(text)
         elif letter == _WHO:
             with contextlib.suppress(Closed, TimeoutError):
                 send_frame(
@@ -290,15 +294,20 @@ class _Client:
                 f"{self._where}"
             ) from error
         except TimeoutError:
-            raise self._late() from None
+            late = self._late()
+            self._say(_LATE, str(late))  # to rank 0, whose clock may run a little later
+            raise late from None
         if letter == _DATA:
             return unpack(payload)
         raise self._told(letter, payload)
 
     def fail(self, reason: str) -> None:
+        self._say(_FAILED, reason)
+
+    def _say(self, letter: bytes, text: str) -> None:
         with contextlib.suppress(Closed, TimeoutError):
             send_frame(
-                self._reader.connection, _FAILED, json.dumps({"text": reason}).encode(), time.monotonic() + 1
+                self._reader.connection, letter, json.dumps({"text": text}).encode(), time.monotonic() + 1
             )
 
     def close(self) -> None:
