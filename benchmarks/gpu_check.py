@@ -30,7 +30,7 @@ LIMIT = 345.0  # seconds for everything
 DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float64", "int32", "int64")
 OPS = ("sum", "avg", "prod", "min", "max", "premul_sum")
 SIZES = (1, 37, 1031, 262147)  # elements
-SCHEDULES = ("ring", "double_binary_tree", "direct", "recursive_halving_doubling")
+SCHEDULES = ("ring", "double_binary_tree", "direct", "direct_two_shot", "recursive_halving_doubling")
 
 Results = dict[str, Any]
 
@@ -322,7 +322,7 @@ def bandwidth() -> Results:
     limit = copy_bandwidth()["bytes_per_s"]
     rows, wrong = [], []
     for ranks, blocks in ((2, 64), (4, 32), (8, 16)):
-        names = ("ring", "direct", "double_binary_tree")
+        names = ("ring", "direct_two_shot", "double_binary_tree")
         for row in measured(
             ranks,
             True,
@@ -345,7 +345,9 @@ def latency() -> Results:
     rows, wrong = [], []
     for ranks in (2, 4, 8):
         sizes = tuple(4 << (2 * k) for k in range(10))
-        for row in measured(ranks, True, sizes=sizes, algorithms=("", "direct"), blocks=16, batches=5):
+        for row in measured(
+            ranks, True, sizes=sizes, algorithms=("", "direct_two_shot"), blocks=16, batches=5
+        ):
             rows.append({"ranks": ranks, **row})
             if row["wrong"]:
                 wrong.append(f"{row['algorithm']} on {ranks} ranks, {row['bytes']} bytes")
@@ -375,7 +377,9 @@ def late_rank(comm: Any, size: int, blocks: int) -> dict[str, float]:
     with cuda.Group(comm, blocks=blocks) as gpus:
         torch.cuda.set_device(gpus.device)
         x = torch.zeros(size // 4, device="cuda")
-        subjects = {name: (pycoll.build(name, ranks=comm.ranks), False) for name in ("direct", "ring")}
+        subjects = {
+            name: (pycoll.build(name, ranks=comm.ranks), False) for name in ("direct_two_shot", "ring")
+        }
         if "late_rank" in pycoll.algorithms():
             subjects["late_rank"] = (pycoll.build("late_rank", ranks=comm.ranks), True)
         for schedule, finds_late in subjects.values():

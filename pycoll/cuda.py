@@ -159,9 +159,9 @@ class Group:
         """Reduce ``x`` over all ranks into ``out`` (by default in place), on a stream; returns ``out``.
 
         ``algorithm`` is a name of the registry, a schedule, ``"one_shot"`` or ``"two_shot"``; by default the
-        small-buffer kernels up to 512 KiB a peer and the schedule ``direct`` beyond. ``op``: sum, avg, min,
-        max, prod, or premul_sum with this rank's ``factor``. ``stream``: a cudaStream_t as an int, by default
-        the current one of the array's library. The array's dtype: see ``DTYPES``.
+        kernels for small buffers up to 512 KiB a peer and the schedule ``direct_two_shot`` beyond. ``op``:
+        sum, avg, min, max, prod, or premul_sum with this rank's ``factor``. ``stream``: a cudaStream_t as an
+        int, by default the current one of the array's library. The array's dtype: see ``DTYPES``.
 
         Raises InvalidArgument and Unsupported for what does not fit; a failure of the GPU is an Error.
         """
@@ -295,7 +295,7 @@ class Group:
             fits = library.size(x) <= self._limit(name, library.dtype(x))
             if library.bytes(x) // (self.ranks if name == "two_shot" else 1) <= limit and fits:
                 return name
-        return "direct"
+        return "direct_two_shot"
 
     def _schedule(self, algorithm: str | Schedule, collective: str, root: int = 0) -> Schedule:
         from pycoll.schedule import build

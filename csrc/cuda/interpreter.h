@@ -183,8 +183,8 @@ PYCOLL_BOTH bool run_schedule(Context& context, const ScheduleCall& call) {
         reduce_slice<R>(context, work, nullptr, instruction.sources, source, slice);
         break;
       case Kind::Swap: {
-        char* const other = const_cast<char*>(source(0));
-        reduce_slice<R>(context, work, other, 1, source, slice);
+        char* const other = const_cast<char*>(source(1));
+        reduce_slice<R>(context, work, other, 2, source, slice);
         break;
       }
       case Kind::Store:

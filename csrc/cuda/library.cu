@@ -88,7 +88,11 @@ const char* pycoll_cuda_error(void) {
 int pycoll_cuda_device_count(int32_t* count) {
   return guarded([&] {
     int devices = 0;
-    require(cudaGetDeviceCount(&devices), "find a GPU");
+    const cudaError_t status = cudaGetDeviceCount(&devices);
+    if (status == cudaErrorInsufficientDriver)
+      throw Error(
+          "CUDA finds no NVIDIA driver here, or one that is older than it needs (nvidia-smi says which)");
+    require(status, "find a GPU");
     *count = devices;
   });
 }

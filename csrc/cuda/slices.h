@@ -93,9 +93,10 @@ struct Accumulators {
   }
 };
 
-// own = own op source(0) op source(1) ..., in this order, rounded once; `also`, unless null, gets the same.
+// to = source(0) op source(1) ..., of two sources or more, in this order and rounded once; `also`, unless
+// null, gets the same. `to` may be a source.
 template <class R, class Context, class SourceAt>
-PYCOLL_BOTH void reduce_slice(Context& context, char* own, char* also, int sources, const SourceAt& source,
+PYCOLL_BOTH void reduce_slice(Context& context, char* to, char* also, int sources, const SourceAt& source,
                               const Slice& slice) {
   using Wire = typename R::Wire;
   using Storage = typename Wire::Storage;
@@ -103,36 +104,28 @@ PYCOLL_BOTH void reduce_slice(Context& context, char* own, char* also, int sourc
   const uint64_t step = static_cast<uint64_t>(context.threads()) * 16;
 
   const auto some = [&]<int kCount>(std::integral_constant<int, kCount>, uint64_t at) {
-    // Own vectors and the first source's are requested together.
-    Vector mine[kCount], theirs[kCount];
-    const char* from = source(0);
+    // Vectors of the first two sources are requested together. Of more sources one vector after another:
+    // accumulators of all would not fit in registers.
+    Vector sums[kCount], others[kCount];
+    const char* const first = source(0);
+    const char* const second = source(1);
     PYCOLL_UNROLL
     for (int u = 0; u < kCount; ++u) {
-      theirs[u] = context.load(reinterpret_cast<const Vector*>(from + at + u * step));
-      mine[u] = context.load(reinterpret_cast<const Vector*>(own + at + u * step));
-    }
-    if (sources == 1) {
-      PYCOLL_UNROLL
-      for (int u = 0; u < kCount; ++u) {
-        Accumulators<R> sum(mine[u]);
-        sum.combine(theirs[u]);
-        mine[u] = sum.rounded();
-      }
-    } else {
-      // One vector after another: accumulators of all would not fit in registers.
-      PYCOLL_UNROLL
-      for (int u = 0; u < kCount; ++u) {
-        Accumulators<R> sum(mine[u]);
-        sum.combine(theirs[u]);
-        for (int s = 1; s < sources; ++s)
-          sum.combine(context.load(reinterpret_cast<const Vector*>(source(s) + at + u * step)));
-        mine[u] = sum.rounded();
-      }
+      sums[u] = context.load(reinterpret_cast<const Vector*>(first + at + u * step));
+      others[u] = context.load(reinterpret_cast<const Vector*>(second + at + u * step));
     }
     PYCOLL_UNROLL
     for (int u = 0; u < kCount; ++u) {
-      context.store(reinterpret_cast<Vector*>(own + at + u * step), mine[u]);
-      if (also != nullptr) context.store(reinterpret_cast<Vector*>(also + at + u * step), mine[u]);
+      Accumulators<R> sum(sums[u]);
+      sum.combine(others[u]);
+      for (int s = 2; s < sources; ++s)
+        sum.combine(context.load(reinterpret_cast<const Vector*>(source(s) + at + u * step)));
+      sums[u] = sum.rounded();
+    }
+    PYCOLL_UNROLL
+    for (int u = 0; u < kCount; ++u) {
+      context.store(reinterpret_cast<Vector*>(to + at + u * step), sums[u]);
+      if (also != nullptr) context.store(reinterpret_cast<Vector*>(also + at + u * step), sums[u]);
     }
   };
 
@@ -144,12 +137,12 @@ PYCOLL_BOTH void reduce_slice(Context& context, char* own, char* also, int sourc
   for (const Range& edge : slice.edges)
     for (uint64_t i = edge.begin + static_cast<uint64_t>(context.thread()) * sizeof(Storage); i < edge.end;
          i += static_cast<uint64_t>(context.threads()) * sizeof(Storage)) {
-      const auto element = [&](const char* base) {
-        return Wire::decode(*reinterpret_cast<const Storage*>(base + i));
+      const auto element = [&](int s) {
+        return Wire::decode(*reinterpret_cast<const Storage*>(source(s) + i));
       };
-      typename R::Acc sum = element(own);
-      for (int s = 0; s < sources; ++s) sum = R::combine(sum, element(source(s)));
-      *reinterpret_cast<Storage*>(own + i) = Wire::encode(sum);
+      typename R::Acc sum = element(0);
+      for (int s = 1; s < sources; ++s) sum = R::combine(sum, element(s));
+      *reinterpret_cast<Storage*>(to + i) = Wire::encode(sum);
       if (also != nullptr) *reinterpret_cast<Storage*>(also + i) = Wire::encode(sum);
     }
 }

@@ -231,11 +231,18 @@ class Builder {
       mine.sources.push_back(t.src | (is_aside ? kFromSnapshot : 0));
       (is_aside ? source.aside_readers : source.readers).push_back(raise(rank, index, t.src));
     }
+    // In the order of ranks, its own value among them: where several ranks reduce the same values, they get
+    // the same bits.
+    if (reduces) {
+      std::vector<int32_t>& sources = draft(rank, index).sources;
+      sources.push_back(rank);
+      std::ranges::sort(sources, {}, [](int32_t source) { return source & ~kFromSnapshot; });
+    }
     return index;
   }
 
   int swap(int rank, const Transfer& t, uint32_t offered) {
-    Draft made{.kind = Kind::Swap, .piece = t.piece, .waits = {offered}, .sources = {t.src}};
+    Draft made{.kind = Kind::Swap, .piece = t.piece, .waits = {offered}, .sources = {rank, t.src}};
     move_to(made.waits, state(rank, t.piece).readers);
     return append(rank, std::move(made));
   }

@@ -24,8 +24,8 @@ enum class Kind : int32_t {
   Load,      // the piece's working memory from the user's input
   Snapshot,  // aside, where the transfers of this round read it
   Copy,      // from the one source
-  Reduce,    // the sources, in their order, into the piece
-  Swap,      // the one source and the piece, into both
+  Reduce,    // the sources, the piece itself among them, in their order, into the piece
+  Swap,      // the piece and the other source, into both
   Pass,      // only waits and raises flags
   Store,     // the user's output from the piece's working memory
 };

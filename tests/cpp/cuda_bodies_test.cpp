@@ -444,6 +444,45 @@ void every_algorithm_and_collective() {
   }
 }
 
+// Sums that depend on the order of summands: whatever it is, all ranks get the same.
+void all_ranks_get_the_same_bits() {
+  using R = Reduction<F32, Op::Sum>;
+  for (const int ranks : {3, 5, 8}) {
+    Machine machine(ranks, 2, 20000);
+    for (const auto& plan : all_reduces(ranks)) {
+      const auto inputs = std::make_shared<std::vector<std::vector<float>>>();
+      const auto outputs = std::make_shared<std::vector<std::vector<float>>>();
+      for (int rank = 0; rank < ranks; ++rank) {
+        std::mt19937 random(static_cast<unsigned>(rank));
+        std::vector<float> numbers(331);
+        for (float& number : numbers) number = static_cast<float>(random()) / 65537.0f - 30000.0f;
+        inputs->push_back(numbers);
+        outputs->push_back(std::vector<float>(numbers.size()));
+      }
+      const auto call_of = [=, &machine](int rank) {
+        ScheduleCall call{};
+        call.layout = machine.layout();
+        call.heaps = machine.heaps();
+        call.work = machine.work();
+        call.snapshots = machine.layout().staging / 2 / 16 * 16;
+        call.tables = &plan->views[static_cast<size_t>(rank)];
+        call.rank = rank;
+        auto& input = (*inputs)[static_cast<size_t>(rank)];
+        set_window(call, plan->tables.collective, input.data(), (*outputs)[static_cast<size_t>(rank)].data(),
+                   4, input.size(), 0, input.size());
+        return call;
+      };
+      machine.add(
+          2, [=](HostContext& context, int rank) { return run_schedule<R>(context, call_of(rank)); },
+          [=] {
+            for (const auto& output : *outputs)
+              check(output == outputs->front(), "an algorithm gives ranks different sums");
+          });
+    }
+    machine.run();
+  }
+}
+
 // Early ranks reduce-scatter; each owner swaps its piece with the late rank and gives the sum to the others.
 Schedule late_schedule(int ranks) {
   const int early = ranks - 1;
@@ -581,6 +620,7 @@ int main() {
   test::run("numbers", numbers);
   test::run("every dtype and op", every_dtype_and_op);
   test::run("every algorithm and collective", every_algorithm_and_collective);
+  test::run("all ranks get the same bits", all_ranks_get_the_same_bits);
   test::run("the late rank is found", the_late_rank_is_found);
   test::run("an abort ends all waits", an_abort_ends_all_waits);
   return test::result();
