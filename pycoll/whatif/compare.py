@@ -140,8 +140,8 @@ def sizes_of(sizes: int | str | Iterable[int | str]) -> list[int]:
     found: set[int] = set()
     for each in given:
         found.update(parse_sizes(each) if isinstance(each, str) else [int(each)])
-    if not found or min(found) < 0:
-        raise InvalidArgument("give one size or more, 0 bytes or above: 25MiB, 4KiB:1GiB:x4")
+    if not found or min(found) < 1:
+        raise InvalidArgument("give one size or more, 1 byte or above: 25MiB, 4KiB:1GiB:x4")
     return sorted(found)
 
 

@@ -78,6 +78,7 @@ def test_csv_and_json_of_studies() -> None:
         (["--each", "link", "--sweep", "h0=1..2"], "two studies"),
         (["--each", "link", "--size", "1KiB,1MiB"], "a study takes one --size"),
         (["--json", "--csv"], "not both"),
+        (["--size", "0B"], "1 byte or above"),
         (["--ecmp", "seed=1", "--spread"], "not both"),
         (["--algorithm", "rings"], "there is no algorithm 'rings'"),
         (["--collective", "sum"], "there is no collective 'sum'"),
