@@ -75,7 +75,7 @@ struct Connection {
   uint64_t messages_received = 0;
   std::map<uint64_t, std::vector<std::byte>> early;  // messages that overtook others
 
-  bool heard = false;                   // something has come from the peer
+  SteadyClock::time_point heard = {};   // when something last came from the peer
   SteadyClock::time_point begun = {};   // connecting to it
   std::optional<ucs_status_t> failure;  // told by UCX, not yet judged
   std::string lost;                     // how; "": not lost

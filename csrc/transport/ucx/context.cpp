@@ -58,11 +58,11 @@ Settings settings_for(const NetworkOptions& options, const std::vector<std::stri
       {"TLS", rdma ? "ib,tcp" : "tcp"},
       {"TCP_CONN_NB", "y"},
       {"TCP_SYN_CNT", std::to_string(repetitions_within(connect))},
-      {"TCP_USER_TIMEOUT", in_seconds(silence)},                             // of what is sent
+      {"TCP_USER_TIMEOUT", in_seconds(silence * 7 / 8)},  // the kernel looks once a second only
       {"TCP_KEEPIDLE", in_seconds(std::max(1.0, std::floor(silence / 4)))},  // and where nothing is
       {"TCP_KEEPINTVL", "1s"},
       {"TCP_KEEPCNT", std::to_string(std::max(1, static_cast<int>(std::ceil(silence))))},
-      {"KEEPALIVE_INTERVAL", in_seconds(silence / 2)},
+      {"KEEPALIVE_INTERVAL", in_seconds(silence / 8)},  // after so long it first asks TCP to look
   };
   // A stream is bounded by its ring, so that nothing need be asked for. Over TCP asking costs a round trip a
   // piece, and whoever leaves would have to wait until the other looks.

@@ -328,7 +328,7 @@ ucs_status_t UcxNetwork::on_data(const void* header_bytes, size_t header_length,
       header.source == options_.rank)
     return UCS_OK;
   Connection& from = connection(header.source);
-  from.heard = true;
+  from.heard = SteadyClock::now();
   const bool asks = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   switch (header.kind) {
     case Kind::Stream:
@@ -461,11 +461,18 @@ bool UcxNetwork::judge_failures() {
 
 std::string UcxNetwork::describe_failure(const Connection& connection, ucs_status_t status) const {
   if (connection.leaves_at) return "it left before all that it had sent was here";
-  if (status == UCS_ERR_CONNECTION_RESET) return "its connection was reset";
+  const auto now = SteadyClock::now();
+  if (status == UCS_ERR_CONNECTION_RESET) {
+    // UCX says so also when the kernel has given up on a peer that is silent.
+    const bool surely = now - connection.heard < options_.silence / 2;
+    return std::string("its connection was reset") +
+           (surely ? "" : ", or it gave no sign of life for " + seconds(options_.silence));
+  }
   if (status == UCS_ERR_INVALID_PARAM) return "it sent what was not asked for";
   // UCX says "timeout" of a connection refused too.
   const bool silent = status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_TIMED_OUT;
-  if (silent && (connection.heard || SteadyClock::now() - connection.begun >= options_.silence / 2))
+  const bool was_there = connection.heard != SteadyClock::time_point{};
+  if (silent && (was_there || now - connection.begun >= options_.silence / 2))
     return "no sign of life for " + seconds(options_.silence);
   const std::string why = silent ? "refused, or no route" : library_.status_string(status);
   return "cannot be reached: tried " + wires() + ": " + why;
