@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -17,13 +18,23 @@ using std::chrono::microseconds;
 namespace {
 constexpr microseconds kFirstNap{1000};  // a death right now is seen within a millisecond or two
 constexpr microseconds kLongestNap{20'000};
+// Of the keeper when there is nothing to move: a futex does not tell of other hosts' messages.
+constexpr microseconds kNapAmongHosts{2000};
 constexpr auto kCheckEvery = std::chrono::milliseconds(1);
+constexpr auto kLeaveWithin = std::chrono::seconds(1);
 constexpr auto kKeeperLingers = std::chrono::seconds(1);  // with nothing to do
 constexpr int kKeeperYields = 50;                         // after a message, before it sleeps
 }  // namespace
 
-Courier::Courier(const shm::Group& group)
-    : group_(group), rings_(group_), outbox_(group_, rings_, works_), inbox_(group_, rings_, works_) {}
+Courier::Courier(const shm::Group& group, std::optional<Placement> placement,
+                 std::unique_ptr<Network> network)
+    : group_(group),
+      peers_(group_, std::move(placement)),
+      rings_(group_),
+      outbox_(group_, rings_, works_),
+      inbox_(group_, peers_, rings_, works_),
+      remote_(network ? std::make_unique<RemoteMessages>(group_, peers_, works_, inbox_, std::move(network))
+                      : nullptr) {}
 
 void Courier::locked(FunctionRef<void()> action) {
   MessageWorks::Endings endings;
@@ -41,23 +52,25 @@ void Courier::run_endings(const MessageWorks::Endings& endings) {
   endings.run();
 }
 
-std::shared_ptr<Work> Courier::post(const MessageRequest& request, const shm::HeapRange& shared) {
+std::shared_ptr<Work> Courier::post(MessageRequest request, const shm::HeapRange& shared) {
   const auto complain = [&](const std::string& what) {
-    throw InvalidArgument("group '" + group_.name() + "', rank " + std::to_string(group_.rank()) + ": " +
-                          (request.sends ? "send" : "recv") + what);
+    throw InvalidArgument(peers_.self_in_words() + ": " + (request.sends ? "send" : "recv") + what);
   };
   if (request.data == nullptr && request.bytes != 0)
     complain(" of " + std::to_string(request.bytes) + " bytes needs a buffer");
-  if (group_.ranks() == 1) complain(" needs another rank, and this one is alone in its group");
+  if (!remote_ && group_.ranks() == 1) complain(" needs another rank, and this one is alone in its group");
+  if (request.peer >= 0) request.peer = peers_.of_number(request.peer);
   auto work = std::make_shared<MessageWork>(shared_from_this(), request);
   locked([&] {
     works_.add(work);
     if (stopped_) return works_.end(*work, stopped_);
     progress();  // what came before this is matched before it
-    if (request.sends)
+    if (!request.sends)
+      inbox_.post(work);
+    else if (peers_.is_near(request.peer))
       outbox_.post(work, shared);
     else
-      inbox_.post(work);
+      remote_->post(work);
     if (!work->ended()) require_keeper();
   });
   if (!work->ended() && waiting_.load() == 0) expect_news();
@@ -87,9 +100,10 @@ bool Courier::progress() {
       moved = true;
     }
   }
-  // No short circuit: both move.
+  // No short circuit: all move.
   moved |= inbox_.progress();
   moved |= outbox_.progress();
+  if (remote_) moved |= remote_->progress();
   return moved;
 }
 
@@ -142,21 +156,25 @@ void Courier::watch(const MessageWork& work) {
   }
 }
 
-// True: there was something to move, and it did not sleep.
+// True: there was something to move, and it did not sleep. Where there are other hosts one thread sleeps on
+// what comes from them, and any others sleep as ever: it moves what there is to move, and rings when a work
+// has ended, whereupon another may take its place.
 bool Courier::sleep(shm::Doorbell& bell, microseconds at_most, FunctionRef<bool()> awake) {
   const uint32_t word = bell.word.load(std::memory_order_acquire);
-  bell.armed.store(1);
+  const bool polls = remote_ && !polling_.exchange(true);
+  bell.armed.fetch_or(polls ? shm::kInPoll : shm::kOnWord);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   bool moved = false;
-  locked([&] { moved = progress(); });
-  if (!moved && !awake()) shm::futex_wait(bell.word, word, at_most);
+  locked([&] { moved = progress() || (polls && !stopped_ && !remote_->arm()); });
+  if (!moved && !awake()) polls ? remote_->sleep(at_most) : shm::futex_wait(bell.word, word, at_most);
+  if (polls) polling_.store(false);
   return moved;
 }
 
 // Nobody waits any more, or yet: whoever has news for this rank is to wake the keeper.
 void Courier::expect_news() {
   shm::Doorbell& bell = group_.mine().message_keeper;
-  bell.armed.store(1);
+  bell.armed.fetch_or(shm::kOnWord);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   locked([&] { progress(); });  // what came before anyone knew
   if (works_.count() == 0) bell.armed.store(0);
@@ -181,7 +199,7 @@ void Courier::keep() {
     const uint32_t word = bell.word.load(std::memory_order_acquire);
     const bool others = waiting_.load() != 0;  // they move messages; this thread looks after deadlines
     const bool expects = works_.count() != 0;
-    if (expects && !others && idle >= kKeeperYields) bell.armed.store(1);
+    if (expects && !others && idle >= kKeeperYields) bell.armed.fetch_or(shm::kOnWord);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     bool moved = false;
     bool over = false;
@@ -199,10 +217,13 @@ void Courier::keep() {
     if (over) return;
     idle = moved ? 0 : idle + 1;
     if (moved && !others) continue;
+    const microseconds nap = remote_ && !others ? kNapAmongHosts : kLongestNap;
     if (idle <= kKeeperYields && !others && expects)
       ::sched_yield();
+    else if (remote_ && !others && expects)
+      sleep(bell, kLongestNap, [&] { return waiting_.load() != 0; });
     else
-      shm::futex_wait(bell.word, word, kLongestNap);
+      shm::futex_wait(bell.word, word, nap);
   }
 }
 
@@ -216,8 +237,29 @@ void Courier::stop(std::exception_ptr error) {
   group_.mine().message_keeper.word.fetch_add(1);
   shm::futex_wake(group_.mine().message_keeper.word);
   // Not for ever: it may be in a callback that waits for this caller, or be this caller.
-  std::unique_lock lock(mutex_);
-  kept_.wait_for(lock, std::chrono::milliseconds(200), [&] { return !keeping_; });
+  {
+    std::unique_lock lock(mutex_);
+    kept_.wait_for(lock, std::chrono::milliseconds(200), [&] { return !keeping_; });
+  }
+  if (remote_) leave();
+}
+
+// What was sent completely is to get away.
+void Courier::leave() {
+  const auto end = SteadyClock::now() + kLeaveWithin;
+  locked([&] { remote_->leave(); });
+  for (bool flushed = false; !flushed && SteadyClock::now() < end;) {
+    locked([&] {
+      remote_->poll_only();
+      flushed = remote_->flushed();
+    });
+    if (!flushed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+size_t Courier::private_bytes() {
+  const std::lock_guard lock(mutex_);
+  return remote_ ? remote_->bytes() : 0;
 }
 
 // What ends works but messages
@@ -225,6 +267,7 @@ void Courier::stop(std::exception_ptr error) {
 void Courier::check() {
   checked_ = SteadyClock::now();
   if (works_.count() == 0) return;
+  group_.look_aside();
   if (group_.failed()) {
     try {
       group_.throw_failure();
@@ -232,51 +275,76 @@ void Courier::check() {
       return end_all(std::current_exception());
     }
   }
-  std::vector<bool> involved(static_cast<size_t>(group_.ranks()));
-  for (const auto& work : works_.all()) {
+  for (const auto& work : works_.all())
     if (checked_ >= work->deadline())
       return end_late(*work, "timed out after " + shm::format_seconds(checked_ - work->posted));
-    const int peer = inbox_.source_of(*work);
-    for (int rank = 0; rank < group_.ranks(); ++rank)
-      if (peer < 0 || peer == rank) involved[static_cast<size_t>(rank)] = true;
+  for (const int peer : needed_peers())
+    if (gone(peer)) check_peer(peer);
+}
+
+int Courier::source_of(const MessageWork& work) const {
+  const auto matched = remote_ ? remote_->source_of(work) : std::nullopt;
+  return matched ? *matched : inbox_.source_of(work);
+}
+
+bool Courier::gone(int peer) {
+  return peers_.is_near(peer) ? group_.gone(peer) : remote_->gone(peer);
+}
+
+std::vector<int> Courier::needed_peers() {
+  bool any = false;
+  std::set<int> needed;
+  for (const auto& work : works_.all()) {
+    const int peer = source_of(*work);
+    any = any || peer < 0;
+    if (peer >= 0) needed.insert(peer);
   }
-  for (int rank = 0; rank < group_.ranks(); ++rank)
-    if (rank != group_.rank() && involved[static_cast<size_t>(rank)] && group_.gone(rank)) check_peer(rank);
+  for (int peer = 0; peer < peers_.count() && any; ++peer) {
+    if (!peers_.is_other(peer)) continue;
+    needed.insert(peer);
+    // Of other hosts one that is there will do: a connection to each would be many.
+    if (!peers_.is_near(peer) && !remote_->gone(peer)) break;
+  }
+  for (const int peer : needed)
+    if (!peers_.is_near(peer)) remote_->watch(peer);
+  return {needed.begin(), needed.end()};
 }
 
 // Ends the works that cannot end without this rank, which is gone.
 void Courier::check_peer(int peer) {
   progress();  // what it finished before it went still counts
+  if (!peers_.is_near(peer)) remote_->drain(peer);
   bool all_gone = true;
-  for (int rank = 0; rank < group_.ranks(); ++rank)
-    all_gone = all_gone && (rank == group_.rank() || group_.gone(rank));
-  const bool left = group_.control(peer).state.load(std::memory_order_acquire) == shm::RankState::Left;
+  for (int other = 0; other < peers_.count() && all_gone; ++other)
+    all_gone = !peers_.is_other(other) || gone(other);
   for (const auto& work : works_.all()) {
-    const int needed = inbox_.source_of(*work);
+    const int needed = source_of(*work);
     if (needed != peer && !(needed < 0 && all_gone)) continue;
     if (inbox_.safe(*work)) continue;
     std::string text = describe(*work) + ": ";
-    if (needed < 0)
-      text += "all other ranks have left the group or died";
-    else
-      text += "rank " + std::to_string(peer) + " (pid " + std::to_string(group_.control(peer).pid) + ") " +
-              (left ? "has left the group" : "is gone: its process exited or was killed");
+    text +=
+        needed < 0 ? "all other ranks have left the group or died" : peers_.in_words(peer) + " " + fate(peer);
     text += ", noticed " + shm::format_seconds(checked_ - work->posted) +
             " after the call. Look at that rank's own output for the cause.";
     inbox_.forget(*work);
     works_.end(*work, std::make_exception_ptr(PeerLost(text)));
   }
-  outbox_.forget(peer);
+  peers_.is_near(peer) ? outbox_.forget(peer) : remote_->forget(peer);
+}
+
+std::string Courier::fate(int peer) const {
+  if (!peers_.is_near(peer)) return remote_->fate(peer);
+  const bool left = group_.control(peer).state.load(std::memory_order_acquire) == shm::RankState::Left;
+  return left ? "has left the group" : "is gone: its process exited or was killed";
 }
 
 void Courier::end_late(MessageWork& work, const std::string& what) {
-  const int peer = inbox_.source_of(work);
+  const int peer = source_of(work);
   std::string text = describe(work) + " " + what + "; ";
   if (peer < 0)
     text += "no rank has sent such a message";
   else
-    text += "rank " + std::to_string(peer) + " (pid " + std::to_string(group_.control(peer).pid) +
-            ") has not " + (work.request.sends ? "received" : "sent") + " all of it";
+    text += peers_.in_words(peer) + " has not " + (work.request.sends ? "received" : "sent") + " all of it";
   group_.fail(
       shm::FailureKind::Timeout,
       text + ". The group is no longer usable; if that rank is merely slow, a longer timeout will do.");
@@ -291,6 +359,7 @@ void Courier::end_all(std::exception_ptr error) {
   for (const auto& work : works_.all()) works_.end(*work, error);
   inbox_.forget_all();
   outbox_.forget_all();
+  if (remote_) remote_->forget_all();
 }
 
 std::string Courier::describe(const MessageWork& work) const {
@@ -298,7 +367,8 @@ std::string Courier::describe(const MessageWork& work) const {
   shm::Operation operation;
   operation.name = request.sends ? "send" : "recv";
   operation.bytes = request.bytes;
-  const std::string peer = request.peer < 0 ? "any rank" : "rank " + std::to_string(request.peer);
+  const std::string peer =
+      request.peer < 0 ? "any rank" : "rank " + std::to_string(peers_.number(request.peer));
   return group_.describe(operation) + (request.sends ? " to " : " from ") + peer + ", tag " +
          std::to_string(request.tag);
 }

@@ -76,7 +76,9 @@ GroupCommunicator::GroupCommunicator(int rank, int ranks, Bootstrapped bootstrap
             "group '" + group_.name() + "', rank " + std::to_string(rank_) +
                 ": a wait() timed out before its collective was complete. The group is no longer usable.");
       })),
-      point_to_point_(std::make_unique<PointToPoint>(group_, heap_)),
+      point_to_point_(std::make_unique<PointToPoint>(group_, heap_,
+                                                     hosts_ ? std::optional(placement_) : std::nullopt,
+                                                     std::move(bootstrapped.messages))),
       timeout_(options_.timeout.count()),
       fork_generation_(fork_generation) {}
 
@@ -353,9 +355,7 @@ std::shared_ptr<Work> GroupCommunicator::send(const void* data, size_t bytes, in
   if (destination < 0 || destination >= ranks() || destination == rank())
     throw InvalidArgument("group '" + group_.name() + "', rank " + std::to_string(rank()) +
                           ": cannot send to rank " + std::to_string(destination));
-  require_near(destination);
-  return point_to_point_->send(data, bytes, placement_.local(destination), tag,
-                               timeout.value_or(Nanoseconds(timeout_.load())));
+  return point_to_point_->send(data, bytes, destination, tag, timeout.value_or(Nanoseconds(timeout_.load())));
 }
 
 std::shared_ptr<Work> GroupCommunicator::recv(void* data, size_t bytes, int source, uint64_t tag,
@@ -365,14 +365,8 @@ std::shared_ptr<Work> GroupCommunicator::recv(void* data, size_t bytes, int sour
   if (source < -1 || source >= ranks() || source == rank())
     throw InvalidArgument("group '" + group_.name() + "', rank " + std::to_string(rank()) +
                           ": cannot receive from rank " + std::to_string(source));
-  require_near(source);
-  return point_to_point_->recv(data, bytes, source < 0 ? source : placement_.local(source), tag,
-                               timeout.value_or(Nanoseconds(timeout_.load())), source_out);
-}
-
-void GroupCommunicator::require_near(int peer) const {
-  if (hosts_ && (peer < 0 || !placement_.together(peer, rank_)))
-    throw Unsupported("group '" + group_.name() + "': send and recv between hosts are not supported yet");
+  return point_to_point_->recv(data, bytes, source, tag, timeout.value_or(Nanoseconds(timeout_.load())),
+                               source_out);
 }
 
 void* GroupCommunicator::allocate(size_t bytes) {
@@ -382,7 +376,7 @@ void* GroupCommunicator::allocate(size_t bytes) {
 
 MemoryReport GroupCommunicator::memory() const {
   return {.shared_bytes = group_.segment().layout().stride + point_to_point_->shared_bytes(),
-          .private_bytes = executor_.scratch_bytes() +
+          .private_bytes = executor_.scratch_bytes() + point_to_point_->private_bytes() +
                            (hosts_ ? hosts_->executor.scratch_bytes() + hosts_->links.memory_bytes() : 0),
           .allocated_bytes = heap_.allocated_bytes()};
 }

@@ -55,7 +55,6 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   // Throws InvalidArgument or Unsupported; gives the plan, null for the direct path.
   std::shared_ptr<const Plan> prepare(const CollectiveCall& call);
   void throw_if_closed() const;
-  void require_near(int peer) const;
   void execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline);
   // `row`: that by which the call goes, if it does; `timed`: whether to look at the clock on the way.
   Arrivals::Met perform(const CollectiveCall& call, const Plan* plan, const Deadline& deadline,

@@ -33,8 +33,8 @@ auto take_first(Queues& queues, std::span<const typename Queues::key_type> keys)
 
 }  // namespace
 
-Inbox::Inbox(shm::Group& group, shm::MessageRings& rings, MessageWorks& works)
-    : group_(group), rings_(rings), works_(works) {}
+Inbox::Inbox(shm::Group& group, const MessagePeers& peers, shm::MessageRings& rings, MessageWorks& works)
+    : group_(group), peers_(peers), rings_(rings), works_(works) {}
 
 std::optional<Inbox::Posted> Inbox::take_posted(int source, uint64_t tag) {
   if (posted_.empty()) return std::nullopt;
@@ -45,7 +45,7 @@ std::optional<Inbox::Unexpected> Inbox::take_unexpected(int source, uint64_t tag
   if (unexpected_.empty()) return std::nullopt;
   if (source >= 0) return take_first(unexpected_, std::array{Key{source, tag}});
   std::vector<Key> keys;
-  for (int rank = 0; rank < group_.ranks(); ++rank) keys.emplace_back(rank, tag);
+  for (int rank = 0; rank < peers_.count(); ++rank) keys.emplace_back(rank, tag);
   return take_first(unexpected_, keys);
 }
 
@@ -66,6 +66,7 @@ void Inbox::arrived(int source, const shm::Message& message) {
 
 void Inbox::deliver(MessageWorkPtr work, int source, const shm::Message& message) {
   if (message.bytes > work->request.bytes) return refuse(*work, source, message);
+  if (!peers_.is_near(source)) return elsewhere_->deliver(std::move(work), source, message);
   if (message.kind == MessageKind::Inline) {
     if (message.bytes != 0) std::memcpy(work->request.data, message.body, message.bytes);
     return complete(*work, source);
@@ -111,7 +112,9 @@ void Inbox::granted(int source, const shm::Message& message) {
 // Ends a receive whose buffer is too short for its message. The sender's part is done all the same.
 void Inbox::refuse(MessageWork& work, int source, const shm::Message& message) {
   const shm::MessagePlace place = place_of(message);
-  if (message.kind == MessageKind::Buffered) {
+  if (!peers_.is_near(source)) {
+    elsewhere_->refuse(source, message);
+  } else if (message.kind == MessageKind::Buffered) {
     rings_.buffer(source, place.range.base)->read.value.store(message.bytes, std::memory_order_release);
     rings_.add_consumed(source);
     shm::ring(group_.control(source));
@@ -121,9 +124,9 @@ void Inbox::refuse(MessageWork& work, int source, const shm::Message& message) {
     rings_.answer(source, answer);
   }
   works_.end(work, std::make_exception_ptr(InvalidArgument(
-                       "group '" + group_.name() + "', rank " + std::to_string(group_.rank()) +
-                       ": recv from rank " + std::to_string(source) + ", tag " + std::to_string(message.tag) +
-                       ": the message has " + std::to_string(message.bytes) + " bytes and the buffer only " +
+                       peers_.self_in_words() + ": recv from rank " + std::to_string(peers_.number(source)) +
+                       ", tag " + std::to_string(message.tag) + ": the message has " +
+                       std::to_string(message.bytes) + " bytes and the buffer only " +
                        std::to_string(work.request.bytes) +
                        ". The message is dropped, the buffer is as it was; receive into a longer one.")));
 }
@@ -158,11 +161,11 @@ void Inbox::finish(Receiving& receiving) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (group_.failed() ||
       group_.control(receiving.source).messages_closed.load(std::memory_order_acquire) != 0) {
-    works_.end(*receiving.work, std::make_exception_ptr(PeerLost(
-                                    "group '" + group_.name() + "', rank " + std::to_string(group_.rank()) +
-                                    ": rank " + std::to_string(receiving.source) +
-                                    " left the group, or the group failed, while its message of " +
-                                    std::to_string(receiving.bytes) + " bytes was being received")));
+    works_.end(*receiving.work,
+               std::make_exception_ptr(PeerLost(
+                   peers_.self_in_words() + ": rank " + std::to_string(peers_.number(receiving.source)) +
+                   " left the group, or the group failed, while its message of " +
+                   std::to_string(receiving.bytes) + " bytes was being received")));
     return;
   }
   shm::Message answer{.kind = MessageKind::Taken};
@@ -172,7 +175,7 @@ void Inbox::finish(Receiving& receiving) {
 }
 
 void Inbox::complete(MessageWork& work, int source) {
-  if (work.request.source_out != nullptr) *work.request.source_out = source;
+  if (work.request.source_out != nullptr) *work.request.source_out = peers_.number(source);
   works_.end(work, nullptr);
 }
 

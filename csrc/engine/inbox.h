@@ -1,5 +1,6 @@
 // The receiver's half of point to point: matches messages with receives, by (source or any, tag) in order of
-// posting, and copies them. Called under the mover's lock.
+// posting, and copies those of this host's ranks. Sources are numbered as MessagePeers has them. Called under
+// the mover's lock.
 #pragma once
 #include <deque>
 #include <list>
@@ -7,14 +8,25 @@
 #include <optional>
 #include <utility>
 
+#include "engine/message_peers.h"
 #include "engine/message_work.h"
 #include "transport/shm/messages.h"
 
 namespace pycoll {
 
+// Where messages come from that do not come through this host's memory.
+class Elsewhere {
+ public:
+  virtual ~Elsewhere() = default;
+  // The message was matched with a receive whose buffer is long enough: to be received into it.
+  virtual void deliver(MessageWorkPtr work, int source, const shm::Message& message) = 0;
+  virtual void refuse(int source, const shm::Message& message) = 0;  // it is dropped
+};
+
 class Inbox {
  public:
-  Inbox(shm::Group& group, shm::MessageRings& rings, MessageWorks& works);
+  Inbox(shm::Group& group, const MessagePeers& peers, shm::MessageRings& rings, MessageWorks& works);
+  void take_from_elsewhere(Elsewhere& elsewhere) { elsewhere_ = &elsewhere; }
 
   void post(MessageWorkPtr work);
   void arrived(int source, const shm::Message& message);
@@ -27,6 +39,7 @@ class Inbox {
   bool safe(const MessageWork& work) const;
   void forget(const MessageWork& work);  // it has ended
   void forget_all();
+  void complete(MessageWork& work, int source);
 
  private:
   using Key = std::pair<int, uint64_t>;  // source or -1, tag
@@ -58,9 +71,10 @@ class Inbox {
   void attach(Receiving& receiving, const shm::MessagePlace& place);
   bool read_some(Receiving& receiving);
   void finish(Receiving& receiving);
-  void complete(MessageWork& work, int source);
 
   shm::Group& group_;
+  const MessagePeers& peers_;
+  Elsewhere* elsewhere_ = nullptr;
   shm::MessageRings& rings_;
   MessageWorks& works_;
   uint64_t next_order_ = 0;

@@ -1,11 +1,14 @@
 #include "engine/point_to_point.h"
 
+#include <utility>
+
 #include "engine/courier.h"
 
 namespace pycoll {
 
-PointToPoint::PointToPoint(shm::Group& group, Heap& heap)
-    : heap_(heap), courier_(std::make_shared<Courier>(group)) {}
+PointToPoint::PointToPoint(shm::Group& group, Heap& heap, std::optional<Placement> placement,
+                           std::unique_ptr<Network> network)
+    : heap_(heap), courier_(std::make_shared<Courier>(group, std::move(placement), std::move(network))) {}
 
 PointToPoint::~PointToPoint() = default;
 
@@ -35,6 +38,10 @@ void PointToPoint::stop(std::exception_ptr error) {
 
 size_t PointToPoint::shared_bytes() const {
   return courier_->shared_bytes();
+}
+
+size_t PointToPoint::private_bytes() const {
+  return courier_->private_bytes();
 }
 
 }  // namespace pycoll

@@ -1,4 +1,4 @@
-// Send and receive between two ranks of one host, matched by (source, destination, tag) in order of posting.
+// Send and receive between two ranks, matched by (source, destination, tag) in order of posting.
 //
 // Messages of up to 1 MiB are copied into shared memory by the send, which is complete at once while the
 // rank's arena (16 MiB) has room; longer ones, and those beyond the room, are complete when the receiver
@@ -10,6 +10,8 @@
 
 #include "engine/communicator.h"
 #include "engine/heap.h"
+#include "engine/placement.h"
+#include "transport/network.h"
 #include "transport/shm/group.h"
 
 namespace pycoll {
@@ -18,7 +20,9 @@ class Courier;
 
 class PointToPoint {
  public:
-  PointToPoint(shm::Group& group, Heap& heap);
+  // `placement` and `network`: of a group that spans hosts. Ranks are numbered as in the group.
+  PointToPoint(shm::Group& group, Heap& heap, std::optional<Placement> placement,
+               std::unique_ptr<Network> network);
   ~PointToPoint();
 
   std::shared_ptr<Work> send(const void* data, size_t bytes, int destination, uint64_t tag,
@@ -29,6 +33,7 @@ class PointToPoint {
   void stop(std::exception_ptr error);
   // Bytes of shared memory that hold, or lately held, messages on their way.
   size_t shared_bytes() const;
+  size_t private_bytes() const;  // of memory of this process, likewise
 
  private:
   Heap& heap_;

@@ -66,6 +66,13 @@ void HostLinks::look() {
   }
 }
 
+void HostLinks::look_aside() {
+  if (busy_.load()) return;
+  look();
+  // What was for the rank may have been heard here, just before it went to sleep.
+  if (busy_.load()) shm::ring_bell(bell_.name().c_str());
+}
+
 void HostLinks::set_alarm(SteadyClock::time_point when, std::function<void()> ring) {
   const std::lock_guard lock(mutex_);
   alarm_ = when;
@@ -118,9 +125,7 @@ void HostLinks::attend() {
     // Not on the bell: what it says is for the rank itself.
     std::array<pollfd, 1> waker{{{network_->descriptor(), POLLIN, 0}}};
     sleep_on(waker, kNap);
-    look();
-    // What was for the rank may have been heard here, just before it went to sleep.
-    if (busy_.load()) shm::ring_bell(bell_.name().c_str());
+    look_aside();
   }
 }
 

@@ -49,6 +49,7 @@ class HostLinks final : public shm::Outside {
   void received(int source, size_t bytes);
 
   void look() override;
+  void look_aside() override;
   void sleep(std::chrono::microseconds at_most) override;
   void check(const shm::Operation& operation, int rank) override;
   std::string blame(int rank) override;

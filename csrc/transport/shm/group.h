@@ -33,6 +33,8 @@ class Outside {
   virtual ~Outside() = default;
   // Moves what can move, and fails the group when another host's rank says that it has failed.
   virtual void look() = 0;
+  // The same for threads that are in no collective, at any time; leaves it to those who are in one.
+  virtual void look_aside() = 0;
   // Until look() has something to do, ring() wakes it, or the time is over.
   virtual void sleep(std::chrono::microseconds at_most) = 0;
   // Fails the group when the rank is lost.
@@ -69,6 +71,10 @@ class Group {
   Group(std::shared_ptr<Segment> segment, int rank, int ranks, std::string name, Patience patience,
         std::vector<int> numbers = {});
   void attend(Outside* outside) { outside_ = outside; }  // from now on, while waiting
+
+  void look_aside() const {
+    if (outside_ != nullptr) outside_->look_aside();
+  }
 
   int number(int rank) const { return numbers_[static_cast<size_t>(rank)]; }
 

@@ -74,8 +74,10 @@ struct alignas(kCacheLine) CounterLine {
 // A futex to sleep on. A sleeper arms it and takes a last look; who has news rings it, once for all sleepers.
 struct Doorbell {
   std::atomic<uint32_t> word;
-  std::atomic<uint32_t> armed;
+  std::atomic<uint32_t> armed;  // kOnWord and kInPoll: how those sleep who want to hear of news
 };
+inline constexpr uint32_t kOnWord = 1;
+inline constexpr uint32_t kInPoll = 2;
 
 inline constexpr int32_t kNobody = 0;
 inline constexpr int32_t kAnyone = -1;    // a change by any rank may end the wait
@@ -122,6 +124,7 @@ struct RankControl {
   alignas(kCacheLine) Doorbell message_waiters;  // threads that wait for a message of theirs
   char bell[kBellName];                          // name of the socket that wakes it InPoll
   Doorbell message_keeper;                       // the thread that moves messages while nobody waits
+  char message_bell[kBellName];                  // name of the socket that wakes whichever is kInPoll
   std::atomic<uint32_t> messages_closed;         // what this rank lent to others is no longer valid
 };
 

@@ -4,16 +4,21 @@
 #include <iterator>
 #include <utility>
 
+#include "transport/shm/bell.h"
 #include "transport/shm/futex.h"
 
 namespace pycoll::shm {
 namespace {
 
-void ring(Doorbell& bell) {
+void ring(Doorbell& bell, const char* socket) {
+  if (bell.armed.load(std::memory_order_relaxed) == 0) return;
   // The first who has news takes the arming with it: a sleeper costs one wake-up, not one a message.
-  if (bell.armed.load(std::memory_order_relaxed) == 0 || bell.armed.exchange(0) == 0) return;
-  bell.word.fetch_add(1, std::memory_order_release);
-  futex_wake(bell.word);
+  const uint32_t armed = bell.armed.exchange(0);
+  if ((armed & kOnWord) != 0) {
+    bell.word.fetch_add(1, std::memory_order_release);
+    futex_wake(bell.word);
+  }
+  if ((armed & kInPoll) != 0) ring_bell(socket);
 }
 
 }  // namespace
@@ -22,8 +27,8 @@ void ring(RankControl& rank) {
   // Orders the news before the looks at `armed`; pairs with the fence between a sleeper's arming and its last
   // look.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  ring(rank.message_waiters);
-  ring(rank.message_keeper);
+  ring(rank.message_waiters, rank.message_bell);
+  ring(rank.message_keeper, rank.message_bell);
 }
 
 MessageRings::MessageRings(Group& group)

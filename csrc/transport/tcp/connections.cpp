@@ -216,7 +216,8 @@ void TcpNetwork::end(Connection& connection, std::string how, bool certain) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   if (peer.lost) return;
   if (peer.farewell) {
-    if (incoming_stream && !left(rank) && !reads_from(peer)) suspect(peer, std::move(how));
+    const bool messages = connection.role == Role::Messages;
+    if ((incoming_stream || messages) && lacks(peer)) suspect(peer, std::move(how));
   } else if (certain) {
     lose(rank, std::move(how));
   } else {
@@ -252,7 +253,7 @@ void TcpNetwork::lose(int rank, std::string how) {
 
 void TcpNetwork::say_farewell(Connection& connection) {
   const Peer& peer = peers_[static_cast<size_t>(connection.peer)];
-  write(connection, {FrameKind::Leave, 0, peer.frames_sent}, {});
+  write(connection, {FrameKind::Leave, peer.messages_sent, peer.frames_sent}, {});
   connection.finishing = connection.outgoing;
   flush(connection);
 }
@@ -289,7 +290,7 @@ void TcpNetwork::tick() {
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = peers_[rank];
     if (!peer.suspected || peer.lost) continue;
-    if (peer.farewell && (left(static_cast<int>(rank)) || reads_from(peer)))
+    if (peer.farewell && !lacks(peer))
       peer.suspected.reset();
     else if (now - *peer.suspected >= kFarewellTime)
       lose(static_cast<int>(rank), peer.suspicion);

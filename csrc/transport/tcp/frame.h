@@ -29,7 +29,8 @@ enum class FrameKind : uint32_t { Data = 0x61746144, Message = 0x7353654d, Leave
 struct FrameHeader {
   FrameKind kind = FrameKind::Data;
   uint32_t length = 0;  // of what follows
-  // Data: the frame's place in the stream, whichever lane it comes by. Leave: how many frames the stream had.
+  // Data: the frame's place in the stream, whichever lane it comes by. Leave: how many frames the stream had;
+  // nothing follows, and the length says how many messages there were (modulo 2^32).
   uint64_t number = 0;
 };
 static_assert(sizeof(FrameHeader) == 16);

@@ -154,6 +154,7 @@ void TcpNetwork::post(int destination, std::span<const std::byte> message) {
   if (gone(peer) || leaving_) return;
   if (peer.messages_out == nullptr) peer.messages_out = &open(destination, Role::Messages, 0);
   if (gone(peer)) return;
+  ++peer.messages_sent;
   write(*peer.messages_out, {FrameKind::Message, static_cast<uint32_t>(message.size()), 0}, message);
 }
 
@@ -202,6 +203,11 @@ bool TcpNetwork::reads_from(const Peer& peer) {
                      [](const Lane& lane) { return lane.connection != nullptr; });
 }
 
+bool TcpNetwork::lacks(const Peer& peer) {
+  return (peer.frames_came != *peer.farewell && !reads_from(peer)) ||
+         (peer.messages_came != peer.farewell_messages && peer.messages_in == nullptr);
+}
+
 bool TcpNetwork::joined(const Peer& peer) const {
   const auto any = [](const Connection* connection) { return connection != nullptr; };
   return any(peer.messages_out) || any(peer.messages_in) ||
@@ -223,7 +229,7 @@ const std::string* TcpNetwork::lost(int rank) const {
 
 bool TcpNetwork::left(int rank) const {
   const Peer& peer = peer_at(rank);
-  return peer.farewell && peer.frames_came == *peer.farewell;
+  return peer.farewell && peer.frames_came == *peer.farewell && peer.messages_came == peer.farewell_messages;
 }
 
 void TcpNetwork::leave() {

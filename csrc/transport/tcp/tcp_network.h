@@ -59,7 +59,10 @@ class TcpNetwork final : public Network {
     uint64_t frames_sent = 0;
     uint64_t frames_came = 0;
     uint64_t frames_taken = 0;
+    uint32_t messages_sent = 0;
+    uint32_t messages_came = 0;
     std::optional<uint64_t> farewell;  // it has left, after so many frames
+    uint32_t farewell_messages = 0;    // and so many messages
     // A connection ended that might do so because the peer leaves: the farewell comes by another one.
     std::optional<SteadyClock::time_point> suspected;
     std::string suspicion;
@@ -70,6 +73,7 @@ class TcpNetwork final : public Network {
   const Peer& peer_at(int rank) const;
   static bool gone(const Peer& peer) { return peer.lost || peer.farewell; }
   static bool reads_from(const Peer& peer);  // some of its stream may yet come
+  static bool lacks(const Peer& peer);       // something that it sent before it left, and no more comes
   bool joined(const Peer& peer) const;       // by any connection
 
   // connections.cpp: how they begin and end

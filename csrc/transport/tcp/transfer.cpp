@@ -158,7 +158,9 @@ bool TcpNetwork::read_back(Connection& connection) {
 }
 
 void TcpNetwork::take_farewell(Connection& connection, const FrameHeader& header) {
-  peers_[static_cast<size_t>(connection.peer)].farewell = header.number;
+  Peer& peer = peers_[static_cast<size_t>(connection.peer)];
+  peer.farewell = header.number;
+  peer.farewell_messages = header.length;
 }
 
 // Each payload goes straight to its place, and the header after it comes with the same system call.
@@ -249,14 +251,17 @@ bool TcpNetwork::split_messages(Connection& connection, std::span<const std::byt
   while (bytes.size() >= sizeof header && !connection.closed) {
     std::memcpy(&header, bytes.data(), sizeof header);
     const bool message = header.kind == FrameKind::Message && header.length <= kLongestMessage;
-    const bool farewell = header.kind == FrameKind::Leave && header.length == 0;
+    const bool farewell = header.kind == FrameKind::Leave;
     if (!message && !farewell) return false;
-    if (bytes.size() < sizeof header + header.length) break;
-    if (message)
+    const size_t whole = sizeof header + (message ? header.length : 0);
+    if (bytes.size() < whole) break;
+    if (message) {
+      ++peers_[static_cast<size_t>(connection.peer)].messages_came;
       on_message(connection.peer, bytes.subspan(sizeof header, header.length));
-    else
+    } else {
       take_farewell(connection, header);
-    bytes = bytes.subspan(sizeof header + header.length);
+    }
+    bytes = bytes.subspan(whole);
   }
   if (direct) {
     connection.partial.assign(bytes.begin(), bytes.end());
