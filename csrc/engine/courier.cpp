@@ -71,7 +71,7 @@ std::shared_ptr<Work> Courier::post(MessageRequest request, const shm::HeapRange
       outbox_.post(work, shared);
     else
       remote_->post(work);
-    if (!work->ended()) require_keeper();
+    if (pending()) require_keeper();
   });
   if (!work->ended() && waiting_.load() == 0) expect_news();
   return work;
@@ -141,7 +141,23 @@ void Courier::wait(MessageWork& work, std::optional<Nanoseconds> timeout) {
                  "was not complete when a wait() for it timed out after " + shm::format_seconds(*timeout));
     });
   }
-  if (waiting_.fetch_sub(1) == 1 && works_.count() != 0) expect_news();
+  if (waiting_.fetch_sub(1) != 1) return;
+  bool pending = works_.count() != 0;
+  if (remote_) {
+    locked([&] {
+      pending = this->pending();
+      if (pending) require_keeper();
+    });
+    // It is to take the place of this thread, and sleeps where it hears nothing of other hosts.
+    if (pending) wake_keeper();
+  }
+  if (pending) expect_news();
+}
+
+void Courier::wake_keeper() {
+  shm::Doorbell& bell = group_.mine().message_keeper;
+  bell.word.fetch_add(1);
+  shm::futex_wake(bell.word);
 }
 
 // Spins, then yields, while nothing else needs this processor.
@@ -182,6 +198,11 @@ void Courier::expect_news() {
 
 // The keeper
 
+// Something is under way, if only to leave this host: what was sent is complete before it has gone.
+bool Courier::pending() const {
+  return works_.count() != 0 || (remote_ && !stopped_ && !remote_->flushed());
+}
+
 void Courier::require_keeper() {
   if (keeping_) return;
   keeping_ = true;
@@ -198,7 +219,7 @@ void Courier::keep() {
   for (int idle = 0;;) {
     const uint32_t word = bell.word.load(std::memory_order_acquire);
     const bool others = waiting_.load() != 0;  // they move messages; this thread looks after deadlines
-    const bool expects = works_.count() != 0;
+    bool expects = works_.count() != 0;
     if (expects && !others && idle >= kKeeperYields) bell.armed.fetch_or(shm::kOnWord);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     bool moved = false;
@@ -207,7 +228,8 @@ void Courier::keep() {
       moved = progress();
       const auto now = SteadyClock::now();
       if (now - checked_ >= kCheckEvery) check();
-      if (works_.count() != 0 || moved) busy = now;
+      expects = pending();
+      if (expects || moved) busy = now;
       over = stopped_ || now - busy > kKeeperLingers;
       if (!over) return;
       if (!stopped_) outbox_.trim();
@@ -234,8 +256,7 @@ void Courier::stop(std::exception_ptr error) {
     if (!stopped_) stopped_ = error;
     end_all(error);
   });
-  group_.mine().message_keeper.word.fetch_add(1);
-  shm::futex_wake(group_.mine().message_keeper.word);
+  wake_keeper();
   // Not for ever: it may be in a callback that waits for this caller, or be this caller.
   {
     std::unique_lock lock(mutex_);

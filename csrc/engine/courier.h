@@ -46,6 +46,7 @@ class Courier final : public MessageMover, public std::enable_shared_from_this<C
   std::string fate(int peer) const;
   void end_late(MessageWork& work, const std::string& what);
   void end_all(std::exception_ptr error);
+  bool pending() const;
   void require_keeper();
 
   bool sleep(shm::Doorbell& bell, std::chrono::microseconds at_most, FunctionRef<bool()> awake);
@@ -53,6 +54,7 @@ class Courier final : public MessageMover, public std::enable_shared_from_this<C
   void watch(const MessageWork& work);
   void expect_news();
   void keep();
+  void wake_keeper();
   std::string describe(const MessageWork& work) const;
 
   shm::Group group_;
