@@ -20,8 +20,6 @@ from .netlab import Lab
 
 _HERE = Path(__file__).parent
 PORT = 29577
-#: For tests of what the engine does not do yet.
-not_yet = pytest.mark.skip(reason="send and recv do not cross hosts yet")
 LONG = os.environ.get("PYCOLL_LONG_TESTS", "") not in ("", "0")
 _PREFIX = "test"
 _skipped: list[str] = []

@@ -8,7 +8,6 @@ import pytest
 import pycoll
 
 from ..python.values import contribution, reduced
-from .conftest import not_yet
 
 COUNTS = (1, 1000, 300_001)  # inside one message; a few KiB; cut into pieces that do not divide evenly
 
@@ -118,7 +117,6 @@ def overlapping(comm):
     return sums
 
 
-@not_yet
 def test_collectives_and_messages_at_once(on_hosts):
     assert on_hosts(2, overlapping, per_host=2) == [[6 + 4 * i for i in range(8)]] * 4
 
@@ -182,7 +180,6 @@ def a_slow_reader(comm):
     return all((x == i).all() for i, x in enumerate(got))
 
 
-@not_yet
 def test_messages_out_of_order_and_a_slow_reader(on_hosts):
     assert on_hosts(2, a_slow_reader) == [True, True]
 

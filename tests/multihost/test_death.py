@@ -15,8 +15,6 @@ import pytest
 
 import pycoll
 
-from .conftest import not_yet
-
 SOON = 10.0  # asserted, in seconds, where 1 s (death) or 5 s (silence) is promised
 
 
@@ -146,7 +144,6 @@ def waiting_for_a_message(comm, folder):
         return type(error).__name__, str(error), time.monotonic()
 
 
-@not_yet
 def test_killed_while_a_message_is_awaited(start_hosts, ready):
     job = start_hosts(2, waiting_for_a_message, ready.folder)
     ready(2)

@@ -9,8 +9,6 @@ import pytest
 
 import pycoll
 
-from .conftest import not_yet
-
 
 def exchange(comm):
     rank = comm.rank
@@ -25,7 +23,6 @@ def exchange(comm):
     return True
 
 
-@not_yet
 @pytest.mark.parametrize(("hosts", "per_host"), [pytest.param(3, 1, marks=pytest.mark.long), (2, 2)])
 def test_everyone_to_everyone(on_hosts, hosts, per_host):
     assert all(on_hosts(hosts, exchange, per_host=per_host))
@@ -43,7 +40,6 @@ def tags_out_of_order(comm):
     return got
 
 
-@not_yet
 def test_three_tags_out_of_order_with_dropped_handles(on_hosts):
     assert on_hosts(2, tags_out_of_order) == [None, [3, 1, 2]]
 
@@ -60,7 +56,6 @@ def from_any(comm):
     return sorted(seen)
 
 
-@not_yet
 def test_from_any_rank(on_hosts):
     assert on_hosts(2, from_any, per_host=2)[0] == [(1, 1), (2, 2), (3, 3)]
 
@@ -76,7 +71,6 @@ def sent_then_left(comm):
     return int(comm.recv(np.zeros(100_000, int), 0)[-1])
 
 
-@not_yet
 def test_what_was_sent_arrives_though_its_sender_left(on_hosts):
     assert on_hosts(2, sent_then_left) == [None, 99_999]
 

@@ -51,9 +51,11 @@ class RemoteMessages final : public Elsewhere {
 
   void leave() { network_->leave(); }
   bool flushed() const { return network_->flushed(); }
-  void poll_only();  // after leave(): what is to go goes, what comes is dropped
+  void poll_only();                   // after leave(): what is to go goes, what comes is dropped
+  void close() { network_.reset(); }  // who wants to connect finds nobody; nothing else is called after it
+  void ring() { shm::ring_bell(bell_.name().c_str()); }  // wakes who sleeps
 
-  size_t bytes() const { return network_->memory_bytes() + held_bytes_; }
+  size_t bytes() const { return network_ ? network_->memory_bytes() + held_bytes_ : 0; }
 
  private:
   struct Note;
