@@ -15,6 +15,7 @@ import json
 import os
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -265,6 +266,7 @@ def main(
     chosen_peers = [peer.strip() for peer in peers.split(",") if peer.strip()]
     default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pycoll" / "peers"
     mpi = find_open_mpi((cache or default_cache).resolve()) if "openmpi" in chosen_peers else None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no network is left behind
     measured, failures = [], []
     for setup in [setup for setup in SETUPS if setup.name in names]:
         if sizes:
