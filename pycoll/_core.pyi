@@ -154,6 +154,7 @@ class Communicator:
         silence: float = 4.0,
         connect_timeout: float = 30.0,
         fixed_order: bool = False,
+        decide: Callable[[Sequence[str], Sequence[int]], str] | None = None,
     ) -> Communicator: ...
     @property
     def rank(self) -> int: ...

@@ -63,6 +63,7 @@ class Group:
         rules: str = "",
         network: Settings | None = None,
         fixed_order: bool = False,
+        decide: Callable[[Sequence[str], Sequence[int]], str] | None = None,
     ) -> _Self:
         """Makes a group with any means to meet: `all_gather` gets this rank's bytes and returns all ranks',
         by rank.
@@ -71,6 +72,9 @@ class Group:
         that the group begins with; rank 0's counts. `rules`: any text that must be the same on all ranks.
         `network`: how other hosts are reached; default: what the environment says. `fixed_order`: no large
         AllReduce begins before its last rank is there, so that sums have one order.
+        `decide`: instead of
+        `decisions`, called on rank 0 with the names of the hosts and each rank's host, as an index into them;
+        gives the table as text.
         """
         limit = seconds(timeout)
         if limit is None:
@@ -78,7 +82,7 @@ class Group:
         table = decisions.to_text() if decisions is not None else ""
         reach = settings(os.environ.get("MASTER_ADDR", ""), limit) if network is None else network
         core = _core.Communicator.create(
-            rank, ranks, all_gather, group, limit, table, rules, *reach, fixed_order
+            rank, ranks, all_gather, group, limit, table, rules, *reach, fixed_order, decide
         )
         return cls(core, group, limit)
 

@@ -60,9 +60,9 @@ def init(
         profile: what `pycoll tune` measured, by which the group chooses algorithms: a file or a
             `pycoll.Profile`; False for none. Default: PYCOLL_PROFILE's, else this machine's own, if it was
             tuned. Rank 0's counts.
-        topology: the machine on which the group runs, by which it chooses algorithms for what was not
-            measured: a file (`pycoll topo probe` writes one) or a `pycoll.Topology`, with its ranks in the
-            group's order. Default: PYCOLL_TOPOLOGY's. Rank 0's counts.
+        topology: of what the ranks run on: a topology file, the name of a bundled one, or a
+            `pycoll.Topology`; False for none. The group then chooses by simulation on it, with each rank
+            on the device that is named like its host. Default: PYCOLL_TOPOLOGY's. Rank 0's counts.
         deterministic: add in rank order always: the same bits for any size, buffer layout and run. Default:
             PYCOLL_DETERMINISTIC. PYCOLL_ALGO pins algorithms (see docs/selector.md). Both must be the same
             on all ranks.
@@ -71,7 +71,8 @@ def init(
 
     Raises:
         InvalidArgument: the environment is incomplete, contradicts itself or holds a setting that makes no
-            sense, or the arguments do not go together.
+            sense, or the arguments do not go together; or the topology does not fit the group.
+        TopologyError: the topology file is none, or its ranks cannot reach each other.
         Timeout: not all ranks came in time; the text names those that did not, and what was tried.
         PeerLost, Aborted: another rank died, or raised, while the group was made; the text names it.
     """
@@ -137,9 +138,9 @@ def make(
     """A communicator by way of a rendezvous. A failure here is told to the other ranks at once."""
     meeting = Lasting(meeting)
     try:
-        decisions, rules, fixed = _selection.begin(rank, ranks, profile, deterministic, topology)
+        decide, rules, fixed = _selection.begin(rank, ranks, profile, deterministic, topology)
         return Communicator.create(
-            rank, ranks, meeting.all_gather, group, timeout, decisions, rules, network, fixed
+            rank, ranks, meeting.all_gather, group, timeout, None, rules, network, fixed, decide
         )
     except BaseException as error:
         meeting.fail(f"{type(error).__name__}: {error}")

@@ -20,6 +20,7 @@ from pycoll._core import InvalidArgument
 
 if TYPE_CHECKING:
     from pycoll.schedule import Schedule
+    from pycoll.topology import Topology
 
 __all__ = ["BASES", "Decision", "DecisionTable", "split_way", "way_name"]
 
@@ -119,24 +120,28 @@ class DecisionTable:
     was modelled; among equals the later row wins.
 
     `schedules` holds what a way of "@name" runs. `factor` is by how much a time must leave its prediction
-    for the engine to try other ways; 0: never.
+    for the engine to try other ways; 0: never. `topology`: where the ranks live; the engine builds the rows'
+    algorithms for it, and when it tries other ways it looks for them there.
     """
 
     rows: tuple[Decision, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     factor: float = 2.0
+    topology: Topology | None = None
 
     def __init__(
         self,
         rows: Iterable[Decision] = (),
         schedules: Mapping[str, Schedule] | None = None,
         factor: float = 2.0,
+        topology: Topology | None = None,
     ) -> None:
         if factor != 0 and factor <= 1:
             raise InvalidArgument(f"factor is {factor}: it must be more than 1, or 0 for never")
         object.__setattr__(self, "rows", tuple(rows))
         object.__setattr__(self, "schedules", dict(schedules or {}))
         object.__setattr__(self, "factor", factor)
+        object.__setattr__(self, "topology", topology)
 
     def find(
         self, collective: str, size: int, dtype: str = "float32", distance: str = "near"
@@ -155,7 +160,9 @@ class DecisionTable:
         tables = (self, *others)
         schedules = {name: made for table in tables for name, made in table.schedules.items()}
         rows = tuple(row for table in tables for row in table.rows)
-        return DecisionTable(DecisionTable(rows)._flat(), schedules, tables[-1].factor)
+        topologies = [table.topology for table in tables if table.topology is not None]
+        topology = topologies[-1] if topologies else None
+        return DecisionTable(DecisionTable(rows)._flat(), schedules, tables[-1].factor, topology)
 
     def _flat(self) -> Iterator[Decision]:
         for collective in dict.fromkeys(row.collective for row in self.rows):
@@ -167,12 +174,14 @@ class DecisionTable:
             yield from _joined(of_dtypes, "dtypes")
 
     def to_text(self) -> str:
-        """What `Communicator.install` and the engine read; "" for a table without rows."""
+        """What `Communicator.install` and the engine read; "" for a table without rows and topology."""
         rows = DecisionTable(self._flat()).rows
-        if not rows:
+        if not rows and self.topology is None:
             return ""
         used = {way[1:] for row in rows for way in (row.way, *row.others) if way.startswith("@")}
         lines = [f"decisions\t1\t{self.factor:g}"]
+        if self.topology is not None:
+            lines += _topology_lines(self.topology)
         for name in sorted(used):
             if name not in self.schedules:
                 raise InvalidArgument(f"a row goes @{name}, and the table has no schedule of that name")
@@ -228,6 +237,17 @@ def _joined(of_class: dict[str, list[Decision]], name: str) -> list[Decision]:
         for each, rows in zip(classes, (first, second), strict=True)
         for row in rows
     ]
+
+
+def _topology_lines(topology: Topology) -> Iterator[str]:
+    yield f"topology\t{' '.join(topology.name.split())}"
+    for node in topology.nodes:
+        figures = (node.overhead, node.copy_rate, node.reduce_rate)
+        numbers = (str(node.ports), *(f"{figure:.17g}" for figure in figures), str(int(node.forwards)))
+        yield "\t".join(("node", " ".join(node.name.split()), node.kind, *numbers))
+    for link in topology.links:
+        yield f"link\t{link.source}\t{link.target}\t{link.bandwidth:.17g}\t{link.latency:.17g}"
+    yield f"ranks\t{','.join(map(str, topology.ranks))}"
 
 
 def _schedule_line(name: str, schedule: Schedule) -> str:

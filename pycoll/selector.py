@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pycoll import calibration, candidates
-from pycoll.decisions import DISTANCES, FAST_PATH, Decision, DecisionTable, dtype_class
+from pycoll.decisions import DISTANCES, FAST_PATH, Decision, DecisionTable, dtype_class, split_way
 from pycoll.errors import InvalidArgument
 from pycoll.explanation import Candidate, Choice, Explanation, Flip
 from pycoll.late_choice import LateCase, late_case, the_late_rank
@@ -23,6 +23,7 @@ from pycoll.models import FlatMemory, Model, Network
 
 if TYPE_CHECKING:
     from pycoll.profile import Profile
+    from pycoll.schedule import Schedule
     from pycoll.topology import Topology
 
 __all__ = ["Candidate", "Choice", "Explanation", "Flip", "Selector"]
@@ -233,7 +234,8 @@ class Selector:
         dtypes: Iterable[str] = ("float32",),
     ) -> DecisionTable:
         """The choices at these sizes as a table that `Communicator.install` takes: each size's choice holds
-        half way (in factors) to its neighbours."""
+        half way (in factors) to its neighbours. With a topology the table carries it, and the ways that come
+        next to each choice, for the engine to try when the choice's time leaves its prediction."""
         if self.topology is None:
             return self._from_measured.merged_with(self.pins)
         rows: list[Decision] = []
@@ -244,25 +246,58 @@ class Selector:
                 edges = [0, *(int((a * b) ** 0.5) + 1 for a, b in pairwise(ordered))]
                 for size, begin, end in zip(ordered, edges, [*edges[1:], None], strict=True):
                     choice = self.choose(collective, size, dtype)
-                    way = choice.way
-                    if self.topology is not None and choice.schedule is not None:
-                        name = f"{choice.algorithm}-{choice.schedule.hash:x}"
-                        way, schedules[name] = f"@{name}", choice.schedule
                     basis = "rule" if choice.basis == "pin" else choice.basis
-                    seconds = choice.measured or choice.predicted or 0.0
+                    alpha, beta = self._line(choice, collective, size, dtype)
+                    others = self._next_best(choice, collective, size, dtype)
+                    ways = [self._for_engine(way, collective, schedules) for way in (choice.way, *others)]
                     rows.append(
                         Decision(
                             collective,
                             begin,
                             end,
-                            way,
+                            ways[0],
                             "any" if dtypes == ("float32",) else dtype_class(dtype),
                             basis=basis,
                             reason=choice.reason,
-                            alpha=seconds,
+                            alpha=alpha,
+                            beta=beta,
+                            others=tuple(ways[1:]),
                         )
                     )
-        return DecisionTable(rows, schedules).merged_with(self.pins)
+        return DecisionTable(rows, schedules, topology=self.topology).merged_with(self.pins)
+
+    def _for_engine(self, way: str, collective: str, schedules: dict[str, Schedule]) -> str:
+        """The engine builds what it has; algorithms of the user's own go along as schedules."""
+        from pycoll.schedule import algorithms
+
+        name = split_way(way)[0]
+        if way.startswith("@") or algorithms()[name].builtin:
+            return way
+        made = candidates.schedule_of(way, collective, self.ranks, 0, self.topology)
+        schedules[f"{name}-{made.hash:x}"] = made
+        return f"@{name}-{made.hash:x}"
+
+    def _line(self, choice: Choice, collective: str, size: int, dtype: str) -> tuple[float, float]:
+        """Seconds, and seconds a byte, of the choice about a size."""
+        seconds = choice.measured or choice.predicted or 0.0
+        half = self.model.time(choice.way, collective, size // 2, dtype, 0) if choice.predicted else None
+        if half is None or choice.measured or size < 2:
+            return seconds, 0.0
+        beta = min(max(seconds - half, 0.0) / (size - size // 2), seconds / size)
+        return seconds - beta * size, beta
+
+    def _next_best(self, choice: Choice, collective: str, size: int, dtype: str) -> list[str]:
+        """The quickest ways of the two other algorithms that come next."""
+        if choice.basis != "modelled":
+            return []
+        times = self.model.times(
+            candidates.ways(collective, self.ranks, self.topology), collective, size, dtype, 0
+        )
+        best: dict[str, str] = {}
+        for way in sorted(times, key=lambda way: times[way].seconds):
+            if not times[way].estimated and split_way(way)[0] != choice.algorithm:
+                best.setdefault(split_way(way)[0], way)
+        return list(best.values())[:2]
 
     # Explaining
 

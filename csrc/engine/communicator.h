@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "engine/decisions.h"
+#include "engine/placement.h"
 #include "reduce/dtype.h"
 #include "reduce/reduce.h"
 #include "schedule/schedule.h"
@@ -32,7 +33,10 @@ struct CommunicatorOptions {
   // Called now and then on a caller's thread that waits long. What it throws ends the wait, and the group.
   std::function<void()> interrupted = nullptr;
   std::string decisions = "";  // the group's decision table, as text; rank 0's counts
-  std::string rules = "";      // the user's wishes that the table rests on; must be equal on all ranks
+  // Instead of `decisions`: called on rank 0 once it is known who is where. What it throws ends the making of
+  // the group, on all ranks.
+  std::function<std::string(const Placement&)> decide = nullptr;
+  std::string rules = "";  // the user's wishes that the table rests on; must be equal on all ranks
   // Ranks that give the same text share memory, others do not, even on one machine; "": by host and
   // container.
   std::string host = "";

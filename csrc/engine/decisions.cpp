@@ -62,6 +62,8 @@ class Parser {
       }
     }
     table_.hash = fnv1a(text);
+    if (topology_) topology_->check();
+    table_.topology = topology_;
     return std::move(table_);
   }
 
@@ -72,13 +74,51 @@ class Parser {
       if (fields[0] != "decisions" || fields[1] != "1")
         throw InvalidArgument("it must begin with 'decisions', version 1");
       table_.factor = number<double>(fields[2], "the factor");
+    } else if (fields[0] == "topology") {
+      require_fields(fields, 2);
+      topology_ = std::make_shared<Topology>();
+      topology_->name = fields[1];
+    } else if (topology_ && fields[0] == "node") {
+      node(fields);
+    } else if (topology_ && fields[0] == "link") {
+      link(fields);
+    } else if (topology_ && fields[0] == "ranks") {
+      require_fields(fields, 2);
+      for (const std::string_view rank : split(fields[1], ','))
+        topology_->ranks.push_back(number<int>(rank, "a rank's node"));
     } else if (fields[0] == "schedule") {
       schedule(fields);
     } else if (fields[0] == "row") {
       row(fields);
     } else if (fields.size() > 1 || !fields[0].empty()) {
-      throw InvalidArgument("'" + std::string(fields[0]) + "' is neither row nor schedule");
+      throw InvalidArgument("'" + std::string(fields[0]) +
+                            "' is neither row nor schedule, nor of a topology");
     }
+  }
+
+  void node(const Fields& fields) {
+    require_fields(fields, 8);
+    if (fields[2] != "device" && fields[2] != "switch")
+      throw InvalidArgument("a node is a device or a switch, not '" + std::string(fields[2]) + "'");
+    topology_->nodes.push_back({.name = std::string(fields[1]),
+                                .kind = fields[2] == "device" ? NodeKind::Device : NodeKind::Switch,
+                                .ports = number<int>(fields[3], "ports"),
+                                .overhead = number<double>(fields[4], "the overhead"),
+                                .copy_rate = number<double>(fields[5], "the copy rate"),
+                                .reduce_rate = number<double>(fields[6], "the reduce rate"),
+                                .forwards = fields[7] != "0"});
+  }
+
+  void link(const Fields& fields) {
+    require_fields(fields, 5);
+    const int from = number<int>(fields[1], "a link's source");
+    const int to = number<int>(fields[2], "a link's target");
+    topology_->links.push_back({.from = from,
+                                .to = to,
+                                .bandwidth = number<double>(fields[3], "the bandwidth"),
+                                .latency = number<double>(fields[4], "the latency"),
+                                .name = std::string(fields[1]) + "->" + std::string(fields[2]) + "#" +
+                                        std::to_string(topology_->links.size())});
   }
 
   void schedule(const Fields& fields) {
@@ -143,12 +183,13 @@ class Parser {
       return {found->second->algorithm, found->second->pieces(), found->second};
     }
     const size_t slash = name.find('/');
-    Way way{std::string(name.substr(0, slash)), 0, nullptr};
+    Way way{std::string(name.substr(0, slash)), 0, nullptr, topology_};
     if (slash != std::string_view::npos) way.pieces = number<int>(name.substr(slash + 1), "pieces");
     return way;
   }
 
   DecisionTable table_;
+  std::shared_ptr<Topology> topology_;
   std::map<std::string, std::shared_ptr<const Schedule>, std::less<>> schedules_;
 };
 

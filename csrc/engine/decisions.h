@@ -10,6 +10,7 @@
 
 #include "reduce/dtype.h"
 #include "schedule/schedule.h"
+#include "topology/topology.h"
 
 namespace pycoll {
 
@@ -33,6 +34,7 @@ struct Way {
   std::string algorithm;
   int pieces = 0;
   std::shared_ptr<const Schedule> schedule;
+  std::shared_ptr<const Topology> topology = nullptr;  // that the algorithm fits itself to; null: the group's
 
   bool is_fast_path() const { return !schedule && pieces == 0 && algorithm == "direct"; }
   std::string name() const;  // "direct", "ring", "ring/16", "@star"
@@ -59,13 +61,19 @@ struct DecisionTable {
   std::vector<Decision> rows;  // of one collective, dtype class and distance, no two overlap
   double factor = 0;           // by which a time must leave its prediction to be reconsidered; 0: never is
   uint64_t hash = 0;           // of the text; 0: the empty table
+  std::shared_ptr<const Topology> topology;  // where the ranks are, as far as the table says it
 
   // The text that pycoll/decisions.py writes, fields apart by tabs:
   //   decisions 1 <factor>
+  //   topology <name>
+  //   node <name> <device|switch> <ports> <overhead> <copy rate> <reduce rate> <0|1: forwards> ...
+  //   link <from> <to> <bandwidth> <latency> ...
+  //   ranks <node of rank 0,node of rank 1,...>
   //   schedule <name> <collective> <ranks> <pieces> <root> <round,src,dst,piece,reduce> <...> ...
   //   row <collective> <any|wide|narrow> <any|near|far> <begin> <end|-> <way,way,...> <basis> <alpha> <beta>
   //   <reason>
-  // "" is the empty table. Throws InvalidArgument that names the line.
+  // The algorithms of all rows fit themselves to the topology, where there is one. "" is the empty table.
+  // Throws InvalidArgument that names the line, TopologyError.
   static DecisionTable parse(std::string_view text);
 };
 

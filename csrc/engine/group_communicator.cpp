@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "engine/call_header.h"
 #include "engine/calls.h"
@@ -27,13 +28,17 @@ const int fork_watch = ::pthread_atfork(nullptr, nullptr, [] { ++fork_generation
 std::shared_ptr<Communicator> Communicator::create(int rank, int ranks, const AllGatherBytes& all_gather,
                                                    CommunicatorOptions options) {
   std::shared_ptr<GroupCommunicator> communicator;
+  const auto decide = std::exchange(options.decide, nullptr);  // it need not outlive this
   std::exception_ptr failure;
   std::string text;
   try {
     communicator = std::make_shared<GroupCommunicator>(rank, ranks,
                                                        join_group(rank, ranks, all_gather, options), options);
     communicator->start();
-    if (rank == 0) communicator->begin_with(DecisionTable::parse(options.decisions));
+    if (rank == 0) {
+      if (decide) options.decisions = decide(communicator->placement());
+      communicator->begin_with(DecisionTable::parse(options.decisions));
+    }
   } catch (const std::exception& error) {
     failure = std::current_exception();
     text = error.what();
@@ -208,6 +213,7 @@ void GroupCommunicator::tell_news() {
 
 void GroupCommunicator::install(DecisionTable table) {
   throw_if_closed();
+  check_fits(table);
   Selection::Prepared prepared = selection_.prepare(std::move(table));
   queue_->run([&](const Deadline& deadline) {
     group_.throw_if_failed();
@@ -224,8 +230,27 @@ void GroupCommunicator::install(DecisionTable table) {
     nothing.kind = CollectiveKind::Barrier;
     match(nothing, install, false);
     if (hosts_) hosts_->links.settle();
+    follow(prepared.table);
     selection_.adopt(std::move(prepared));
   });
+}
+
+void GroupCommunicator::begin_with(DecisionTable table) {
+  check_fits(table);
+  follow(table);
+  selection_.adopt(selection_.prepare(std::move(table)));
+}
+
+void GroupCommunicator::check_fits(const DecisionTable& table) const {
+  if (table.topology && table.topology->rank_count() != ranks())
+    throw InvalidArgument("group '" + group_.name() + "': the topology '" + table.topology->name + "' has " +
+                          std::to_string(table.topology->rank_count()) + " ranks, the group " +
+                          std::to_string(ranks()));
+}
+
+// Calls that name an algorithm, and those that no row covers, go by the table's topology too.
+void GroupCommunicator::follow(const DecisionTable& table) {
+  if (table.topology) plans_.fit_to(table.topology);
 }
 
 // That of the next call, with whatever an earlier call left in it.

@@ -47,7 +47,8 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   void install(DecisionTable table) override;
   std::vector<DecisionState> decisions() const override { return selection_.states(); }
   // The table that the group begins with; before any call.
-  void begin_with(DecisionTable table) { selection_.adopt(selection_.prepare(std::move(table))); }
+  void begin_with(DecisionTable table);
+  const Placement& placement() const { return placement_; }
   void abort(const std::string& reason) override;
   void close() override;
 
@@ -68,6 +69,8 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   void look_at_time(Selection::Row& row, const CollectiveCall& call, const Arrivals::Met& met,
                     const Deadline& deadline);
   void tell_news();
+  void check_fits(const DecisionTable& table) const;
+  void follow(const DecisionTable& table);
 
   CommunicatorOptions options_;
   int rank_;

@@ -35,8 +35,15 @@ std::shared_ptr<const Plan> Plans::kept(CollectiveKind kind, std::string_view al
                                         int root) {
   const int rooted_at = is_rooted(kind) ? root : 0;
   auto& plan = plans_[{kind, std::string(algorithm), pieces, rooted_at}];
-  if (!plan) plan = build_plan(kind, algorithm, pieces, rooted_at);
+  if (!plan) plan = build_plan(kind, algorithm, pieces, rooted_at, topology().get());
   return plan;
+}
+
+void Plans::fit_to(std::shared_ptr<const Topology> topology) {
+  const std::scoped_lock lock(mutex_, topology_mutex_);
+  if (topology_ == topology) return;
+  topology_ = std::move(topology);
+  plans_.clear();
 }
 
 void Plans::require_fit(const Schedule& schedule, CollectiveKind kind) const {
@@ -59,13 +66,9 @@ std::shared_ptr<const Plan> Plans::own_plan(const std::shared_ptr<const Schedule
 }
 
 std::shared_ptr<const Plan> Plans::build_plan(CollectiveKind kind, std::string_view algorithm, int pieces,
-                                              int root) const {
-  const BuildRequest request{.kind = kind,
-                             .ranks = ranks_,
-                             .pieces = pieces,
-                             .root = root,
-                             .params = {},
-                             .topology = topology_.get()};
+                                              int root, const Topology* topology) const {
+  const BuildRequest request{
+      .kind = kind, .ranks = ranks_, .pieces = pieces, .root = root, .params = {}, .topology = topology};
   auto schedule = std::make_shared<Schedule>(build(algorithm, request));
   verify(*schedule);
   return make_plan(std::move(schedule), rank_);

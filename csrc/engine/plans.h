@@ -23,8 +23,12 @@ class Plans {
   std::shared_ptr<const Plan> plan_for(const CollectiveCall& call);
   // Of a row of a decision table, not kept here.
   std::shared_ptr<const Plan> plan_for(CollectiveKind kind, const Way& way, int root) const {
-    return way.schedule ? own_plan(way.schedule, kind) : build_plan(kind, way.algorithm, way.pieces, root);
+    if (way.schedule) return own_plan(way.schedule, kind);
+    return build_plan(kind, way.algorithm, way.pieces, root,
+                      (way.topology ? way.topology : topology()).get());
   }
+  // What algorithms fit themselves to from here on, unless a row's table says it.
+  void fit_to(std::shared_ptr<const Topology> topology);
   // Kept, like those of calls.
   std::shared_ptr<const Plan> plan_for(CollectiveKind kind, std::string_view algorithm, int pieces, int root);
 
@@ -37,15 +41,20 @@ class Plans {
     auto operator<=>(const Key&) const = default;
   };
   std::shared_ptr<const Plan> kept(CollectiveKind kind, std::string_view algorithm, int pieces, int root);
+  std::shared_ptr<const Topology> topology() const {
+    const std::lock_guard lock(topology_mutex_);
+    return topology_;
+  }
   void require_fit(const Schedule& schedule, CollectiveKind kind) const;
   std::shared_ptr<const Plan> own_plan(const std::shared_ptr<const Schedule>& schedule,
                                        CollectiveKind kind) const;
   std::shared_ptr<const Plan> build_plan(CollectiveKind kind, std::string_view algorithm, int pieces,
-                                         int root) const;
+                                         int root, const Topology* topology) const;
 
   std::string group_;
   int rank_;
   int ranks_;
+  mutable std::mutex topology_mutex_;
   std::shared_ptr<const Topology> topology_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<const Plan>> plans_;

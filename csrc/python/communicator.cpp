@@ -98,6 +98,17 @@ void log_warning(const std::string& text) {
   }
 }
 
+// To pycoll._selection's decide(names of the hosts, host of each rank).
+std::function<std::string(const Placement&)> asking(const py::object& decide) {
+  if (decide.is_none()) return nullptr;
+  return [&decide](const Placement& placement) {
+    const py::gil_scoped_acquire acquire;
+    std::vector<std::string> names;
+    for (const Host& host : placement.hosts) names.push_back(host.name);
+    return decide(names, placement.host_of).cast<std::string>();
+  };
+}
+
 // A collective's arguments as pycoll/communicator.py gives them: buffers are addresses, 0 for none.
 struct Arguments {
   std::string_view kind;
@@ -161,9 +172,10 @@ class PyCommunicator {
                                                 const std::string& decisions, const std::string& rules,
                                                 const std::string& towards, const std::string& interface,
                                                 int lanes, double silence, double connect_timeout,
-                                                bool fixed_order) {
+                                                bool fixed_order, const py::object& decide) {
     CommunicatorOptions options;
     options.fixed_order = fixed_order;
+    options.decide = asking(decide);
     options.network.towards = towards;
     options.network.interface = interface;
     options.network.lanes = lanes;
@@ -373,7 +385,8 @@ void bind_communicator(py::module_& module) {
       .def_static("create", &PyCommunicator::create, py::arg("rank"), py::arg("ranks"), py::arg("all_gather"),
                   py::arg("group"), py::arg("timeout"), py::arg("decisions") = "", py::arg("rules") = "",
                   py::arg("towards") = "", py::arg("interface") = "", py::arg("lanes") = 1,
-                  py::arg("silence") = 4.0, py::arg("connect_timeout") = 30.0, py::arg("fixed_order") = false)
+                  py::arg("silence") = 4.0, py::arg("connect_timeout") = 30.0, py::arg("fixed_order") = false,
+                  py::arg("decide") = py::none())
       .def_property_readonly("rank", [](const PyCommunicator& group) { return group.engine().rank(); })
       .def_property_readonly("ranks", [](const PyCommunicator& group) { return group.engine().ranks(); })
       .def(

@@ -2,6 +2,7 @@
 // c10d's types as torch registered them.
 #include <c10/util/intrusive_ptr.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "torch/backend.h"
@@ -28,6 +29,17 @@ void log_warning(const std::string& text) {
   }
 }
 
+// To pycoll._selection's decide(names of the hosts, host of each rank).
+std::function<std::string(const Placement&)> asking(const py::object& decide) {
+  if (decide.is_none()) return nullptr;
+  return [&decide](const Placement& placement) {
+    py::gil_scoped_acquire gil;
+    std::vector<std::string> names;
+    for (const Host& host : placement.hosts) names.push_back(host.name);
+    return decide(names, placement.host_of).cast<std::string>();
+  };
+}
+
 Nanoseconds from_seconds(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
 }
@@ -37,7 +49,8 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                          const std::string& decisions, const std::string& rules,
                                          std::vector<int> global_ranks, bool new_world,
                                          const std::string& towards, const std::string& interface, int lanes,
-                                         double silence, double connect_timeout, bool fixed_order) {
+                                         double silence, double connect_timeout, bool fixed_order,
+                                         const py::object& decide) {
   if (new_world) KnownPeers::forget_all();
   const Nanoseconds timeout = from_seconds(timeout_seconds);
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
@@ -47,6 +60,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                             .options = {.group = group,
                                         .timeout = timeout,
                                         .decisions = decisions,
+                                        .decide = asking(decide),
                                         .rules = rules,
                                         .network = {.interface = interface,
                                                     .towards = towards,
@@ -105,7 +119,8 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
         py::arg("group"), py::arg("decisions"), py::arg("rules"), py::arg("global_ranks"),
         py::arg("new_world"), py::arg("towards"), py::arg("interface"), py::arg("lanes"), py::arg("silence"),
-        py::arg("connect_timeout"), py::arg("fixed_order"), py::call_guard<py::gil_scoped_release>());
+        py::arg("connect_timeout"), py::arg("fixed_order"), py::arg("decide"),
+        py::call_guard<py::gil_scoped_release>());
   m.def("move_to_shared_memory", &move_to_shared_memory, py::arg("backend"), py::arg("tensor"));
   m.def("stragglers", &stragglers, py::arg("backend"));
   m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,23 @@ if TYPE_CHECKING:
     from pycoll.lateness import StragglerReport
     from pycoll.torch.hooks import ddp_hook
 
-__all__ = ["autoload", "ddp_hook", "register", "stragglers"]
+__all__ = ["Options", "autoload", "ddp_hook", "register", "stragglers"]
+
+
+@dataclass
+class Options:
+    """What `init_process_group("pycoll", pg_options=...)` and `new_group` take, as `pycoll.init` has them:
+
+    topology: a topology file, the name of a bundled one, or a `pycoll.Topology`; False for none. Default:
+        PYCOLL_TOPOLOGY's.
+    profile: a file of `pycoll tune`, a `pycoll.Profile`; False for none. Default: PYCOLL_PROFILE's, else this
+        machine's own. Of both, those of the group's rank 0 count.
+    deterministic: add in one order always. Default: PYCOLL_DETERMINISTIC. The same on all ranks.
+    """
+
+    topology: Any = None
+    profile: Any = None
+    deterministic: bool | None = None
 
 
 def __getattr__(name: str) -> Any:
@@ -105,10 +122,10 @@ def _create(options: Any, backend_options: Any = None) -> dist.Backend:
 
     Args:
         options: c10d's DistributedBackendOptions (store, group_rank, group_size, timeout, group_id, ...).
-        backend_options: what the user gave as `pg_options`; pycoll takes none.
+        backend_options: what the user gave as `pg_options`: an `Options`, or None.
 
     Raises:
-        ValueError: `backend_options` was given.
+        ValueError: `backend_options` are of another type, or make no sense.
         RuntimeError: the adapter could not be compiled on this machine.
         torch.distributed.DistBackendError: a rank failed meanwhile, did not come in time, or was lost.
     """

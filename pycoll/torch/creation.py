@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from pycoll import _network, _selection
-from pycoll.torch import build
+from pycoll.torch import Options, build
 
 _leaves_at_exit = False
 
@@ -21,9 +21,8 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
     they raise at once an error that names it."""
     store = _keys_of_this_attempt(options.store, options.group_rank)
     try:
-        if backend_options is not None:
-            raise ValueError("the pycoll backend takes no pg_options")
-        decisions, rules, fixed = _selection.begin(options.group_rank, options.group_size)
+        wishes = _wishes(backend_options)
+        decide, rules, fixed = _selection.begin(options.group_rank, options.group_size, *wishes)
         timeout = options.timeout.total_seconds()
         extension = build.load(timeout)
         _leave_groups_at_exit(extension)
@@ -33,9 +32,10 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
             options.group_size,
             timeout,
             options.group_id,
-            decisions=decisions.to_text() if decisions is not None else "",
+            decisions="",
             rules=rules,
             fixed_order=fixed,
+            decide=decide,
             global_ranks=_global_ranks(options),
             new_world=not dist.is_initialized(),
             **_network.settings(_host_of(options.store), timeout)._asdict(),
@@ -44,6 +44,18 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
         _tell_others(store, options.group_rank, error)
         raise
     return backend
+
+
+def _wishes(backend_options: Any) -> tuple[Any, bool | None, Any]:
+    """(profile, deterministic, topology) of `pg_options`."""
+    if backend_options is None:
+        return None, None, None
+    if not isinstance(backend_options, Options):
+        raise ValueError(
+            "the pycoll backend's pg_options are a pycoll.torch.Options, not a "
+            f"{type(backend_options).__name__}"
+        )
+    return backend_options.profile, backend_options.deterministic, backend_options.topology
 
 
 def _global_ranks(options: Any) -> list[int]:

@@ -74,6 +74,30 @@ void the_groups_first_table_is_rank_0s() {
       options);
 }
 
+constexpr std::string_view kTwoDevices =
+    "decisions\t1\t2\ntopology\ttwo\nnode\ta\tdevice\t0\t1e-05\tinf\tinf\t0\n"
+    "node\tb\tdevice\t1\t0\t2e9\tinf\t1\nlink\t0\t1\t1e9\t2e-05\nlink\t1\t0\t1e9\t2e-05\nranks\t1,0\n";
+
+void tables_carry_their_topology() {
+  const DecisionTable table = DecisionTable::parse(std::string(kTwoDevices) +
+                                                   "row\tallreduce\tany\tany\t0\t-\tring\tmodelled\t0\t0\t");
+  check(table.topology && table.topology->name == "two", "its name");
+  check(table.topology->ranks == std::vector<int>{1, 0} && table.topology->device_of(0).copy_rate == 2e9 &&
+            table.topology->device_of(0).forwards && table.topology->device_of(1).copy_rate == kUnlimited,
+        "ranks and devices");
+  check(table.topology->links.size() == 2 && table.topology->links[1].latency == 2e-5, "links");
+  check(table.rows[0].ways[0].topology == table.topology, "its ways fit themselves to it");
+  const auto but = [](const std::string& part, const std::string& other) {
+    std::string text(kTwoDevices);
+    return DecisionTable::parse(text.replace(text.find(part), part.size(), other));
+  };
+  check_throws<TopologyError>([&] { but("ranks\t1,0", "ranks\t1,1"); }, "");
+  check_throws<InvalidArgument>([&] { but("\t1e9\t", "\tfast\t"); }, "the bandwidth is 'fast'");
+  run_ranks(3, [&](Communicator& comm) {
+    check_throws<InvalidArgument>([&] { comm.install(DecisionTable::parse(kTwoDevices)); }, "2 ranks");
+  });
+}
+
 void rooted_rows_serve_every_root() {
   run_ranks(3, [](Communicator& comm) {
     comm.install(DecisionTable::parse(
@@ -243,6 +267,7 @@ int main() {
   run("wrong tables are refused", wrong_tables_are_refused);
   run("the table chooses", the_table_chooses);
   run("the group's first table is rank 0's", the_groups_first_table_is_rank_0s);
+  run("tables carry their topology", tables_carry_their_topology);
   run("rooted rows serve every root", rooted_rows_serve_every_root);
   run("schedules of their own run", schedules_of_their_own_run);
   run("ranks with different tables hear of it", ranks_with_different_tables_hear_of_it);
