@@ -259,6 +259,39 @@ class Network:
             named.append((text, kinds[key]))
         return named
 
+    #: Bytes below which latencies, not links, decide what is quickest, and transfers that may be simulated
+    #: for each machine that might be.
+    _BY_RATE, _SLOW_BUDGET = 1 << 18, 100_000
+
+    def best_when_slow(self, ways: Sequence[str], collective: str, size: int) -> list[str]:
+        """The quickest of the ways, built for the machine as it is, where a rank's links, and where those
+        between switches, fall to a tenth of their bandwidth."""
+        if size < self._BY_RATE:
+            return []
+        nodes, first = self.topology.nodes, self.topology.ranks[0]
+        spine = {
+            index
+            for index, link in enumerate(self.topology.links)
+            if nodes[link.source].kind == nodes[link.target].kind == "switch"
+        }
+        own = {i for i, link in enumerate(self.topology.links) if first in (link.source, link.target)}
+        found = []
+        for slow in filter(None, (own, spine)):
+            links = tuple(
+                replace(link, bandwidth=link.bandwidth / 10) if index in slow else link
+                for index, link in enumerate(self.topology.links)
+            )
+            machine, left = replace(self.topology, links=links, text=None), self._SLOW_BUDGET
+            times: dict[str, float] = {}
+            for way in ways:
+                left -= len(self._schedule(way, collective, 0).transfers)
+                if times and left < 0:
+                    break
+                times[way] = self._simulate_on(machine, way, collective, size, 0).seconds
+            if times:
+                found.append(min(times, key=lambda way: times[way]))
+        return list(dict.fromkeys(found))
+
     def _winner(self, links: list[Link], ways: list[str], collective: str, size: int, root: int) -> str:
         """The quickest of the ways with other links; the first unless one is clearly quicker."""
         topology = replace(self.topology, links=tuple(links), text=None)

@@ -33,6 +33,8 @@ _REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
 _TABLE_SIZES = tuple(4**power for power in range(1, 16))
 #: Of larger machines, what lateness changes is worked out only where one asks.
 _LATE_RANKS = 16
+#: Ways that a row has beside its choice.
+_OTHERS = 3
 _REFERENCE_SIZES = (1 << 12, 1 << 20, 1 << 26)
 
 
@@ -287,17 +289,19 @@ class Selector:
         return seconds - beta * size, beta
 
     def _next_best(self, choice: Choice, collective: str, size: int, dtype: str) -> list[str]:
-        """The quickest ways of the two other algorithms that come next."""
-        if choice.basis != "modelled":
+        """Ways of other algorithms to turn to when the choice turns out slow: the quickest when one rank's
+        links, or all between switches, have a tenth of their bandwidth, and the quickest as it is."""
+        if choice.basis != "modelled" or not isinstance(self.model, Network):
             return []
-        times = self.model.times(
-            candidates.ways(collective, self.ranks, self.topology), collective, size, dtype, 0
-        )
-        best: dict[str, str] = {}
-        for way in sorted(times, key=lambda way: times[way].seconds):
-            if not times[way].estimated and split_way(way)[0] != choice.algorithm:
-                best.setdefault(split_way(way)[0], way)
-        return list(best.values())[:2]
+        ways = candidates.ways(collective, self.ranks, self.topology)
+        times = self.model.times(ways, collective, size, dtype, 0)
+        rivals = [
+            way
+            for way in sorted(times, key=lambda way: times[way].seconds)
+            if not times[way].estimated and split_way(way)[0] != choice.algorithm
+        ]
+        found = self.model.best_when_slow(rivals, collective, size) + rivals[:1]
+        return list(dict.fromkeys(found))[:_OTHERS]
 
     # Explaining
 

@@ -11,6 +11,10 @@ namespace {
 
 constexpr int kEnough = 24;          // calls by which those out of line must outnumber the others
 constexpr double kLasting = 0.1;     // seconds for which they must: less is an interruption
+constexpr int kFewLong = 4;          // likewise, of calls so long that so few of them
+constexpr double kLong = 0.5;        // take so many seconds together
+constexpr double kLongCall = 20e-3;  // a trial of calls that take longer than this has fewer rounds
+constexpr size_t kFewTrials = 2;
 constexpr double kUnnoticed = 2e-6;  // seconds: what a prediction includes of the caller's own overhead
 constexpr double kBetter = 0.9;      // of the choice's time that another way must take to replace it
 constexpr double kLongestPause = 3600;
@@ -36,9 +40,16 @@ std::string in_words(const Decision& row) {
                                : text + " to " + std::to_string(row.end) + " bytes";
 }
 
-double median(std::array<double, Selection::kTrials> values) {
-  std::ranges::nth_element(values, values.begin() + values.size() / 2);
-  return values[values.size() / 2];
+double median(std::array<double, Selection::kTrials> values, size_t count) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(count / 2);
+  std::nth_element(values.begin(), middle, values.begin() + static_cast<std::ptrdiff_t>(count));
+  return *middle;
+}
+
+// The same on all ranks: what a row predicts is in step.
+size_t trials_of(const Selection::Row& row) {
+  const double least = row.decision.predicted(std::max<uint64_t>(row.decision.begin, 1));
+  return least > kLongCall ? kFewTrials : Selection::kTrials;
 }
 
 }  // namespace
@@ -100,7 +111,7 @@ bool Selection::timed(Row& row, uint64_t bytes, double seconds, double seconds_p
   const size_t ways = row.decision.ways.size();
   const size_t round = row.trial_calls / ways;
   if (round > 0) row.ratios[row.trial_calls % ways][round - 1] = seconds / row.decision.predicted(bytes);
-  return ++row.trial_calls == ways * (kTrials + 1);
+  return ++row.trial_calls == ways * (trials_of(row) + 1);
 }
 
 void Selection::watch(Row& row, uint64_t bytes, double seconds, double seconds_per_tick) {
@@ -118,8 +129,10 @@ void Selection::watch(Row& row, uint64_t bytes, double seconds, double seconds_p
   row.fast = std::max(row.fast + (fast ? 1 : -1), 0);
   const uint64_t now = ticks();
   if (was_well) row.ill_since = now;
-  const bool ill = std::max(row.slow, row.fast) >= kEnough &&
-                   static_cast<double>(now - row.ill_since) * seconds_per_tick > kLasting;
+  const int outnumbered = std::max(row.slow, row.fast);
+  const double lasted = static_cast<double>(now - row.ill_since) * seconds_per_tick;
+  const bool ill =
+      (outnumbered >= kEnough && lasted > kLasting) || (outnumbered >= kFewLong && lasted > kLong);
   // A change is looked at again even if all is well: what made the table's choice slow may be over.
   if ((ill || row.chosen != 0) && now >= row.not_before) row.asks = true;
 }
@@ -149,7 +162,8 @@ void Selection::heed(Row& row, uint32_t hints) {
 
 std::vector<double> Selection::scores(const Row& row) const {
   std::vector<double> scores;
-  for (size_t way = 0; way < row.decision.ways.size(); ++way) scores.push_back(median(row.ratios[way]));
+  for (size_t way = 0; way < row.decision.ways.size(); ++way)
+    scores.push_back(median(row.ratios[way], trials_of(row)));
   return scores;
 }
 

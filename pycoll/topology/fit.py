@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -93,9 +93,30 @@ def fit(matrix: LinkMatrix, name: str = "") -> Fit:
     where = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more hosts" if len(hosts) > 3 else "")
     title = name or f"{matrix.ranks} ranks on {where}, measured"
     topology = topology_of(title, matrix, bandwidths.links, capacity, delays)
+    if len(hosts) > 1:
+        topology = _named_by_host(topology, matrix.hosts)
     fitted = Fit(topology, bandwidths.links, capacity, delays)
     fitted.quality = _quality(topology, matrix, bandwidths.observed)
     return fitted
+
+
+def _named_by_host(topology: Topology, hosts: Sequence[str]) -> Topology:
+    """Each device called like its host, or "host.0", "host.1" where it has several: so a job whose ranks are
+    dealt to the hosts otherwise finds its own places."""
+    names = {}
+    for rank, host in enumerate(hosts):
+        number = list(hosts[:rank]).count(host)
+        names[topology.ranks[rank]] = f"{host}.{number}" if list(hosts).count(host) > 1 else host
+    taken = set(names.values())
+    nodes = []
+    for index, node in enumerate(topology.nodes):
+        name = names.get(index, node.name)
+        while index not in names and name in taken:
+            name = f"switch-{name}"
+        taken.add(name)
+        nodes.append(replace(node, name=name))
+    links = tuple(replace(link, name="") for link in topology.links)
+    return replace(topology, nodes=tuple(nodes), links=links, text=None)
 
 
 def _fitted(matrix: LinkMatrix, tree: Cluster) -> tuple[_Bandwidths, Delays]:

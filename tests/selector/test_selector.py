@@ -173,3 +173,15 @@ def test_a_choice_knows_its_algorithm_and_pieces():
 def test_pins_may_be_a_table(racks):
     pins = DecisionTable([Decision("allreduce", 0, None, "ring", basis="pin", reason="the boss")])
     assert "the boss" in Selector(racks, pins=pins).choose("allreduce", 64).reason
+
+
+def test_other_ways_are_those_that_help_when_a_link_is_slow(racks):
+    row = Selector(racks).table(["allreduce"], [2**24]).find("allreduce", 2**24)
+    assert row.way == "ring"
+    families = [way.partition("/")[0] for way in row.others]
+    assert len(set(families)) == len(families) <= 3
+    slow = Selector(racks.scaled("tor0<->tor1", 0.1)).model
+    time = {way: slow.time(way, "allreduce", 2**24, "float32", 0) for way in (row.way, *row.others)}
+    assert min(time.values()) < 0.7 * time[row.way]
+    assert row.beta > 0
+    assert row.alpha + row.beta * 2**24 == pytest.approx(Selector(racks).choose("allreduce", 2**24).predicted)

@@ -475,3 +475,12 @@ def test_figures() -> None:
     figure.state = "unheard of"
     assert figure.median == 6.0  # better than nothing
     assert pooled([1.0, 1.02, 5.0, 1.04], 0.05) == [1.02, 1.02, 5.0, 1.02]
+
+
+def test_devices_are_named_like_their_hosts() -> None:
+    machine = Topology.flat(4, 125e6, 50e-6)
+    dealt = fit(measure(SimulatedMeasurer(machine, hosts=["b", "a", "a", "s0"]))).topology
+    assert [dealt.nodes[index].name for index in dealt.ranks] == ["b", "a.0", "a.1", "s0"]
+    assert dealt == Topology.from_yaml(dealt.to_yaml())
+    alone = fit(measure(SimulatedMeasurer(machine, hosts=["a"] * 4))).topology
+    assert [alone.nodes[index].name for index in alone.ranks] == ["r0", "r1", "r2", "r3"]
