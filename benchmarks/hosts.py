@@ -180,7 +180,7 @@ def probed(lab: netlab.Lab, setup: Setup, folder: str) -> str:
         wait(processes, 150)
     if not target.exists():
         raise Failed(f"pycoll topo probe: {log.read_text()[-2000:]}")
-    console.print(target.read_text(), highlight=False, style="dim")
+    console.print(target.read_text(), highlight=False, markup=False, style="dim")
     return str(target)
 
 
