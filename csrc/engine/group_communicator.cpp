@@ -297,11 +297,14 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
   group_.throw_if_failed();
   std::optional<HostLinks::Busy> busy;
   if (hosts_) busy.emplace(hosts_->links);
-  const bool carried = hosts_ && plan == nullptr && hosts_->meeting.carries(call);
+  // The meeting adds in the order of ranks, and schedules cannot: with a fixed order all sizes go by
+  // schedule.
+  const bool may_carry = !options_.fixed_order || !is_reduction(call.kind) || call.count == 0;
+  const bool carried = hosts_ && plan == nullptr && may_carry && hosts_->meeting.carries(call);
   const bool late = !carried && goes_late(call, plan);
   std::shared_ptr<const Plan> default_plan;
   if (hosts_ && plan == nullptr && !carried && !late) {
-    const Way way = default_way(call.kind, table_bytes(call, ranks()), placement_);
+    const Way way = default_way(call.kind, table_bytes(call, ranks()), placement_, options_.fixed_order);
     default_plan = plans_.plan_for(call.kind, way.algorithm, way.pieces, call.root);
     plan = default_plan.get();
   }

@@ -211,6 +211,36 @@ void late_ranks_are_not_waited_for(int patterns) {
   }
 }
 
+void a_fixed_order_gives_the_same_bits_at_every_size() {
+  CommunicatorOptions options = quick_options();
+  options.fixed_order = true;
+  for (const Hosts& hosts : kPlacements) {
+    run_on(
+        hosts,
+        [&](Communicator& comm) {
+          std::mt19937 dice(static_cast<unsigned>(comm.rank()));
+          std::uniform_real_distribution<float> draw(-1e3F, 1e3F);
+          std::vector<float> values(400000);
+          for (float& value : values) value = draw(dice);
+          std::vector<float> first;
+          for (const size_t count : {3, 100, 5000, 200000, 400000}) {
+            std::vector<float> sums(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
+            CollectiveCall call;
+            call.kind = CollectiveKind::AllReduce;
+            call.dtype = DType::Float32;
+            call.input = call.output = sums.data();
+            call.count = count;
+            comm.run(call);
+            sums.resize(3);
+            if (first.empty()) first = sums;
+            check(sums == first,
+                  "a sum of " + std::to_string(count) + " values has other bits on " + in_words(hosts));
+          }
+        },
+        options);
+  }
+}
+
 void lateness_is_seen_from_every_host() {
   const Hosts hosts = {"a", "b", "b", "c"};
   run_on(hosts, [&](Communicator& comm) {
@@ -239,6 +269,7 @@ int main(int count, char** arguments) {
   run("who leaves is named", who_leaves_is_named);
   run("an abort reaches every host", an_abort_reaches_every_host);
   run("late ranks are not waited for", [&] { late_ranks_are_not_waited_for(patterns); });
+  run("a fixed order gives the same bits at every size", a_fixed_order_gives_the_same_bits_at_every_size);
   run("lateness is seen from every host", lateness_is_seen_from_every_host);
   return result();
 }

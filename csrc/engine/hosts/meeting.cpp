@@ -76,7 +76,8 @@ bool HostMeeting::carries(const CollectiveCall& call) const {
 }
 
 void HostMeeting::prepare(const CollectiveCall& call, uint64_t sequence) {
-  if (call.kind == CollectiveKind::Barrier || call.count == 0 || !carries(call)) return;
+  if (call.kind == CollectiveKind::Barrier || call.count == 0) return;
+  carried_ = sequence;
   const Role role = role_of(call, links_.rank());
   if (role.stages)
     stage(call, role, whole(call, role), links_.rank(), links_.placement().ranks(),
@@ -86,7 +87,7 @@ void HostMeeting::prepare(const CollectiveCall& call, uint64_t sequence) {
 void HostMeeting::write_block(const CollectiveCall& call, const Arrivals::Met& local,
                               std::span<const uint64_t> ticks, uint64_t sequence, double seconds_per_tick) {
   const std::vector<int>& ranks = links_.placement().host(links_.rank()).ranks;
-  const bool some = carries(call) && call.count != 0 && call.kind != CollectiveKind::Barrier;
+  const bool some = carried_ == sequence;
   const Role role = role_of(call, links_.rank());
   Statement statement;
   statement.signature = local.signature;

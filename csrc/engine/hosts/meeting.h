@@ -17,7 +17,7 @@ class HostMeeting {
 
   // Whether all that ranks give in such a call travels with the meeting.
   bool carries(const CollectiveCall& call) const;
-  // Before the announcement: puts down what this rank gives.
+  // Before the announcement of a call that it carries: puts down what this rank gives.
   void prepare(const CollectiveCall& call, uint64_t sequence);
   // After it. Throws Mismatch, on all ranks of all hosts alike, unless all called the same.
   Arrivals::Met meet(const CollectiveCall& call, shm::Operation& operation, std::span<uint64_t> log,
@@ -42,6 +42,7 @@ class HostMeeting {
   HostExchange& exchange_;
   Reader reader_;
   const std::byte* gathered_ = nullptr;  // where the last exchange's blocks are
+  uint64_t carried_ = 0;                 // sequence number of the last call that it carried
   std::vector<std::byte> block_;         // a leader's own
   std::vector<size_t> begins_;           // by host, in what was gathered
   std::vector<uint64_t> local_ticks_;
