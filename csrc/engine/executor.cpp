@@ -145,6 +145,9 @@ void Executor::move(const Program& program, DType dtype, Op op, Gate* gate) {
   next_send_.assign(program.sends.size(), 0);
   next_receive_.assign(program.receives.size(), 0);
   constexpr int kAll = std::numeric_limits<int>::max();
+  stuck_for_ = {};
+  is_stuck_ = false;
+  auto last = SteadyClock::now();
   for (;;) {
     // In this order: closed means that it opens no further.
     const bool closed = gate == nullptr || gate->closed();
@@ -155,15 +158,19 @@ void Executor::move(const Program& program, DType dtype, Op op, Gate* gate) {
     const auto has_changed = [&] {
       return gate != nullptr && (gate->open() != end || gate->closed() != closed);
     };
-    const auto look_round = SteadyClock::now() + kLookRound;
+    const auto look_round = last + kLookRound;
     transport_.wait(
         [&] {
-          return progress(program, dtype, op, gate) || has_changed() || SteadyClock::now() >= look_round;
+          const auto now = SteadyClock::now();
+          if (is_stuck_) stuck_for_ += now - last;
+          last = now;
+          is_stuck_ = false;
+          return progress(program, dtype, op, gate) || has_changed() || now >= look_round;
         },
         [&] { return awaited < 0 ? gate->keeper() : awaited; });
     // The wait watches one peer. Another one's death may be why that one has nothing to give: two ranks that
     // wait for each other, and each for the dead one besides, would do so until the deadline.
-    if (SteadyClock::now() >= look_round)
+    if (last >= look_round)
       for (const int32_t peer : program.peers)
         if (has_business_with(program, peer, end)) transport_.look_after(peer);
   }
@@ -207,6 +214,7 @@ bool Executor::send_some(const Step& step, size_t index) {
   const size_t bytes =
       transport_.send(step.peer, {extent.begin + done_[index], std::min(limit - done_[index], kCutThrough)});
   done_[index] += bytes;
+  if (bytes == 0) is_stuck_ = true;
   return bytes != 0;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "core/clock.h"
 #include "engine/communicator.h"
 #include "engine/program.h"
 #include "transport/transport.h"
@@ -29,6 +30,8 @@ class Executor {
   static bool works_in_output(const CollectiveCall& call);
   void load_output(const CollectiveCall& call);
   void run_loaded(const Plan& plan, const CollectiveCall& call, Gate* gate = nullptr);
+  // Of the last run: how long this rank had something to send and no room for it.
+  SteadyClock::duration stuck() const { return stuck_for_; }
   size_t scratch_bytes() const { return scratch_.capacity(); }
 
  private:
@@ -59,6 +62,8 @@ class Executor {
   std::vector<size_t> next_send_;  // by peer: position in its list of steps
   std::vector<size_t> next_receive_;
   std::vector<std::byte> scratch_;
+  bool is_stuck_ = false;
+  SteadyClock::duration stuck_for_{};
 };
 
 }  // namespace pycoll

@@ -292,6 +292,17 @@ bool GroupCommunicator::goes_late(const CollectiveCall& call, const Plan* plan) 
   return (plan == nullptr || plan->schedule->algorithm == kLateRank) && hosts_->late_calls.fits(call);
 }
 
+// Once for each rank: that one call in a while goes as usual is no news.
+void GroupCommunicator::tell_of_slow_rank(uint64_t sequence) {
+  const int slow = hosts_->late_calls.around();
+  if (slow < 0 || slow == told_slow_) return;
+  told_slow_ = slow;
+  selection_.add_news(
+      "group '" + group_.name() + "': the link of rank " + std::to_string(slow) + " on host '" +
+      placement_.host(slow).name + "' is slow; from collective #" + std::to_string(sequence) +
+      " on large AllReduces go around it as if the rank were late, as long as that is quicker");
+}
+
 Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan* plan,
                                          const Deadline& deadline, const Selection::Row* row, bool timed) {
   group_.throw_if_failed();
@@ -342,6 +353,7 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
     hosts_->transport.begin(operation);
     const bool ran = hosts_->late_calls.run(call, header, hints, operation, log_.begin(sequence),
                                             log_.seconds_per_tick(), met);
+    if (rank_ == 0) tell_of_slow_rank(sequence);
     // Where the calls differ, the meeting says how, to all.
     if (!ran) return match(call, operation, timed);
     hosts_->links.settle();

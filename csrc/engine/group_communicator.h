@@ -69,6 +69,7 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   void look_at_time(Selection::Row& row, const CollectiveCall& call, const Arrivals::Met& met,
                     const Deadline& deadline);
   void tell_news();
+  void tell_of_slow_rank(uint64_t sequence);
   void check_fits(const DecisionTable& table) const;
   void follow(const DecisionTable& table);
 
@@ -86,6 +87,7 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   std::unique_ptr<Hosts> hosts_;  // null: all ranks are on one host
   Selection selection_;
   uint32_t timed_calls_ = 0;
+  int told_slow_ = -1;
   double seconds_per_tick_ = 0;
   Heap heap_;
   std::shared_ptr<WorkQueue> queue_;

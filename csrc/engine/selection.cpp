@@ -176,6 +176,10 @@ void Selection::tell(const Row& row, size_t best, std::span<const double> scores
     text += (way == 0 ? " " : ", ") + row.decision.ways[way].name() + " " + in_words(predicted * scores[way]);
   text += ". From collective #" + std::to_string(sequence + 1) + " on " + row.decision.ways[best].name() +
           " is used";
+  add_news(std::move(text));
+}
+
+void Selection::add_news(std::string text) {
   const std::lock_guard lock(mutex_);
   news_.push_back(std::move(text));
   has_news_.store(true, std::memory_order_relaxed);

@@ -95,6 +95,7 @@ class Selection {
   // From any thread.
   std::vector<DecisionState> states() const;
   std::string choice(CollectiveKind kind, DType dtype, uint64_t bytes) const;  // a registry name
+  void add_news(std::string text);  // for tell_news(), of what the group has decided otherwise
   bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
   std::vector<std::string> take_news();
 

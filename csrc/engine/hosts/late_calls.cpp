@@ -151,11 +151,13 @@ bool LateCalls::run(const CollectiveCall& call, const shm::CallHeader& header, u
   const std::chrono::duration<double> patience(kShare * gain_.usual(bytes));
   roll_.arrive(
       header, hints, groups,
-      std::max<SteadyClock::duration>(kLeast, std::chrono::duration_cast<SteadyClock::duration>(patience)));
+      std::max<SteadyClock::duration>(kLeast, std::chrono::duration_cast<SteadyClock::duration>(patience)),
+      last_);
   executor_.load_output(call);
   wait_for_word(operation);
 
   RollCall::State state = roll_.state(sequence);
+  const auto begun = SteadyClock::now();
   if (state.began) {
     const bool late = std::find(state.late.begin(), state.late.end(), links_.rank()) != state.late.end();
     if (!late) {
@@ -173,7 +175,16 @@ bool LateCalls::run(const CollectiveCall& call, const shm::CallHeader& header, u
   if (state.differs) return false;
   const auto decided = SteadyClock::now();
   finish(call, state, groups);
-  gain_.note(bytes, SteadyClock::now() - decided, state.began && state.open > 0);
+  const auto ended = SteadyClock::now();
+  const bool early = state.began && state.open > 0;
+  around_ = state.around ? state.late[0] : -1;
+  gain_.note(bytes, ended - decided, early && !state.around);
+  // Only of calls for which nobody was late is it known what they took, from the clerk's word to the end.
+  const std::chrono::duration<float> took = ended - begun;
+  last_ = {};
+  if (!early || state.around) last_.seconds = took.count();
+  if (!early && took.count() > 0)
+    last_.stuck = std::chrono::duration<float>(executor_.stuck()).count() / took.count();
 
   met = {.last = 0, .seen = 0, .hints = state.hints, .signature = signature_of(header)};
   const uint64_t now = ticks();

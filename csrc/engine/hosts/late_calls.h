@@ -25,6 +25,8 @@ class LateCalls {
   bool fits(const CollectiveCall& call) const;
   // In the header of such a call.
   uint64_t hash(const CollectiveCall& call) const;
+  // The rank whose slow link the last call went around; -1: none.
+  int around() const { return around_; }
 
   // The whole call. False: the ranks' calls differ, and none goes this way: the meeting of hosts will say
   // how.
@@ -52,6 +54,8 @@ class LateCalls {
   Plans& plans_;
   EarlyGain& gain_;
   RollCall roll_;
+  RollCall::Experience last_;
+  int around_ = -1;
   std::map<Key, std::shared_ptr<const Plan>> made_;
 };
 

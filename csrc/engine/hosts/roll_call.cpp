@@ -27,6 +27,7 @@ struct HereNote {
   int64_t patience_ns = 0;
   uint32_t hints = 0;
   int32_t groups = 0;
+  RollCall::Experience last;
 };
 
 // What the clerk says; the late ranks' numbers and, once decided, all ages follow.
@@ -38,7 +39,7 @@ struct StateNote {
   uint8_t began = 0;
   uint8_t decided = 0;
   uint8_t differs = 0;
-  uint8_t reserved = 0;
+  uint8_t around = 0;
 };
 
 template <class Value>
@@ -54,7 +55,7 @@ RollCall::RollCall(HostLinks& links) : links_(links) {
 }
 
 void RollCall::arrive(const shm::CallHeader& header, uint32_t hints, int groups,
-                      SteadyClock::duration patience) {
+                      SteadyClock::duration patience, const Experience& last) {
   {
     const std::lock_guard lock(links_.mutex());
     if (state_.sequence != header.sequence) {  // the clerk may have spoken of it already
@@ -65,13 +66,14 @@ void RollCall::arrive(const shm::CallHeader& header, uint32_t hints, int groups,
       decided_.store(false);
     }
   }
-  if (links_.rank() == kClerk) return enroll(kClerk, header, hints, groups, patience);
+  if (links_.rank() == kClerk) return enroll(kClerk, header, hints, groups, patience, last);
   HereNote note;
   note.head.sequence = header.sequence;
   note.header = header;
   note.patience_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(patience).count();
   note.hints = hints;
   note.groups = groups;
+  note.last = last;
   links_.post(kClerk, bytes_of(note));
   links_.look();
 }
@@ -119,7 +121,8 @@ void RollCall::heed(int source, std::span<const std::byte> bytes) {
   switch (head.word) {
     case RollWord::Here:
       if (HereNote note; read_note(bytes, note))
-        enroll(source, note.header, note.hints, note.groups, std::chrono::nanoseconds(note.patience_ns));
+        enroll(source, note.header, note.hints, note.groups, std::chrono::nanoseconds(note.patience_ns),
+               note.last);
       break;
     case RollWord::Reduced:
       if (head.sequence == roll_.sequence && roll_.began && !roll_.decided) open_more(head.value);
@@ -135,7 +138,7 @@ void RollCall::heed(int source, std::span<const std::byte> bytes) {
 // The clerk's part
 
 void RollCall::enroll(int rank, const shm::CallHeader& header, uint32_t hints, int groups,
-                      SteadyClock::duration patience) {
+                      SteadyClock::duration patience, const Experience& last) {
   const std::lock_guard lock(links_.mutex());
   if (header.sequence < roll_.sequence) return;
   if (header.sequence > roll_.sequence) {
@@ -145,6 +148,8 @@ void RollCall::enroll(int rank, const shm::CallHeader& header, uint32_t hints, i
     roll_.here.resize(ranks);
     roll_.came.resize(ranks);
     roll_.signatures.resize(ranks);
+    roll_.stuck.resize(ranks);
+    roll_.bytes = header.count * size_of(header.dtype);
     roll_.groups = groups;
     roll_.patience = patience;
   }
@@ -153,6 +158,8 @@ void RollCall::enroll(int rank, const shm::CallHeader& header, uint32_t hints, i
   roll_.here[r] = 1;
   roll_.came[r] = roll_.last = SteadyClock::now();
   roll_.signatures[r] = signature_of(header);
+  roll_.stuck[r] = last.stuck;
+  if (rank == kClerk) roll_.seconds = last.seconds;
   roll_.hints |= hints;
   ++roll_.count;
   const int missing = links_.placement().ranks() - roll_.count;
@@ -193,6 +200,14 @@ void RollCall::open_more(int reduced) {
 void RollCall::decide(bool differs) {
   roll_.decided = true;
   roll_.differs = differs;
+  if (!differs && !roll_.began) {
+    const int slow = slow_rank_.choose(roll_.bytes, roll_.stuck, roll_.seconds);
+    if (slow >= 0) {
+      roll_.began = roll_.around = true;
+      roll_.late = {slow};
+      roll_.open = roll_.groups;
+    }
+  }
   tell_all();
 }
 
@@ -206,6 +221,7 @@ void RollCall::tell_all() {
   head.began = roll_.began;
   head.decided = roll_.decided;
   head.differs = roll_.differs;
+  head.around = roll_.around;
   std::vector<std::byte> note(bytes_of(head).begin(), bytes_of(head).end());
   if (roll_.began) append(note, roll_.late);
   if (roll_.decided) {
@@ -237,6 +253,7 @@ void RollCall::take(std::span<const std::byte> bytes) {
   state.began = head.began != 0;
   state.decided = head.decided != 0;
   state.differs = head.differs != 0;
+  state.around = head.around != 0;
   state.open = head.open;
   state.hints = head.hints;
   state.late.resize(static_cast<size_t>(std::max(0, head.late)));

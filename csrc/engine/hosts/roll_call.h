@@ -13,6 +13,7 @@
 
 #include "core/clock.h"
 #include "engine/hosts/links.h"
+#include "engine/hosts/slow_rank.h"
 
 namespace pycoll {
 
@@ -20,11 +21,19 @@ class RollCall {
  public:
   static constexpr int kMostLate = 3;
 
+  // A rank's last call: the share of its time in which it was stuck (slow_rank.h), negative: not known, and
+  // what it took, 0: not known.
+  struct Experience {
+    float stuck = -1;
+    float seconds = 0;
+  };
+
   explicit RollCall(HostLinks& links);
 
   // This rank is here. `groups`: in how many the early ranks may begin; `patience`: how long the clerk waits
   // for the next rank before it lets the others begin.
-  void arrive(const shm::CallHeader& header, uint32_t hints, int groups, SteadyClock::duration patience);
+  void arrive(const shm::CallHeader& header, uint32_t hints, int groups, SteadyClock::duration patience,
+              const Experience& last);
 
   // What the clerk has said of a call so far.
   struct State {
@@ -32,6 +41,7 @@ class RollCall {
     bool began = false;    // the early ranks have been told to begin
     bool decided = false;  // all are here, or calls differ
     bool differs = false;
+    bool around = false;    // nobody is late, but the rank named is slow, and the others go around it
     int open = 0;           // groups that early ranks may reduce; once decided, those that they have or will
     std::vector<int> late;  // without whom they began
     uint32_t hints = 0;
@@ -63,6 +73,10 @@ class RollCall {
     std::vector<int> late;
     std::vector<SteadyClock::time_point> came;
     std::vector<uint64_t> signatures;
+    std::vector<float> stuck;
+    bool around = false;
+    size_t bytes = 0;
+    double seconds = 0;  // that the clerk's last call took
     uint32_t hints = 0;
     SteadyClock::duration patience{};
     SteadyClock::time_point last{};
@@ -70,7 +84,7 @@ class RollCall {
 
   void heed(int source, std::span<const std::byte> note);
   void enroll(int rank, const shm::CallHeader& header, uint32_t hints, int groups,
-              SteadyClock::duration patience);
+              SteadyClock::duration patience, const Experience& last);
   void begin();
   void open_more(int reduced);
   void decide(bool differs);
@@ -80,6 +94,7 @@ class RollCall {
   HostLinks& links_;  // whose mutex guards what follows
   State state_;
   Roll roll_;
+  SlowRank slow_rank_;
   std::atomic<int> open_{0};
   std::atomic<bool> began_{false};
   std::atomic<bool> decided_{false};
