@@ -69,7 +69,7 @@ void print_rate(int rank, int run, size_t bytes, double seconds, double cpu) {
 }
 
 // Sends to `to` and receives from `from` (-1: nobody) at once, as a schedule's step does.
-void transfer(Node& node, int to, int from, const Bytes& data, Bytes& sink) {
+void transfer(Station& node, int to, int from, const Bytes& data, Bytes& sink) {
   size_t sent = to < 0 ? data.size() : 0;
   size_t came = from < 0 ? data.size() : 0;
   node.until(
@@ -93,14 +93,14 @@ void transfer(Node& node, int to, int from, const Bytes& data, Bytes& sink) {
       "the transfer was done");
 }
 
-void barrier(Node& node) {
+void barrier(Station& node) {
   for (int distance = 1; distance < node.ranks; distance *= 2) {
     node.network->post((node.rank + distance) % node.ranks, {});
     node.next_message((node.rank - distance + node.ranks) % node.ranks);
   }
 }
 
-void streams(Node& node, int to, int from, size_t bytes) {
+void streams(Station& node, int to, int from, size_t bytes) {
   const Bytes data(bytes, std::byte{1});
   Bytes sink(bytes);
   for (int run = 0; run < 5; ++run) {
@@ -115,7 +115,7 @@ void streams(Node& node, int to, int from, size_t bytes) {
 }
 
 // Until a neighbour is lost, or the time is over. A quiet one only watches.
-void until_death(Node& node, double seconds, bool quiet) {
+void until_death(Station& node, double seconds, bool quiet) {
   const int next = (node.rank + 1) % node.ranks;
   const int previous = (node.rank + node.ranks - 1) % node.ranks;
   barrier(node);
@@ -144,7 +144,7 @@ void until_death(Node& node, double seconds, bool quiet) {
               how == nullptr ? "" : how->c_str());
 }
 
-void stall(Node& node, double seconds) {
+void stall(Station& node, double seconds) {
   const size_t bytes = 64 * kMiB;
   barrier(node);
   if (node.rank == 0) {
@@ -173,7 +173,7 @@ void print_times(std::vector<double> times) {
               1e6 * times[0], 1e6 * times[times.size() * 95 / 100]);
 }
 
-void pingpong(Node& node, int count) {
+void pingpong(Station& node, int count) {
   const Bytes message(64);
   std::vector<double> times;
   for (int i = 0; i < count; ++i) {
@@ -273,7 +273,7 @@ int main(int argc, char** argv) {
   options.ranks = ranks;
   options.group = "bench";
   if (argc > 6) options.lanes = std::atoi(argv[6]);
-  Node node{rank, ranks, open_network(options), {}};
+  Station node{rank, ranks, open_network(options), {}};
   node.network->meet(exchange(directory, "address", rank, ranks, node.network->address()),
                      std::vector<std::string>(static_cast<size_t>(ranks), "host"), 42);
   if (mode == "ring") streams(node, (rank + 1) % ranks, (rank + ranks - 1) % ranks, bytes);

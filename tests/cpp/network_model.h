@@ -50,7 +50,7 @@ inline bool has_pattern(std::span<const std::byte> bytes, uint64_t seed, uint64_
 }
 
 // One rank: its network, the messages that have come, and waiting as an engine does it.
-struct Node {
+struct Station {
   int rank = 0;
   int ranks = 1;
   std::unique_ptr<Network> network;
@@ -140,7 +140,7 @@ void run_network(const OpenNetwork& open, int ranks, const Body& body, NetworkOp
         own.rank = rank;
         own.ranks = ranks;
         own.group = "test";
-        Node node{rank, ranks, open(own), {}};
+        Station node{rank, ranks, open(own), {}};
         node.network->meet(meeting.all_gather(rank, node.network->address()),
                            meeting.all_gather(rank, "host" + std::to_string(rank)), 0x1234567890abcdef);
         body(node);

@@ -104,7 +104,7 @@ void intruders() {
     done = true;
     for (const int socket : open) ::close(socket);
   });
-  run_network(open_tcp_network, 2, [&](Node& node) {
+  run_network(open_tcp_network, 2, [&](Station& node) {
     if (node.rank == 0) {
       const std::lock_guard lock(mutex);
       target = node.network->address();
@@ -133,7 +133,7 @@ void nonsense_after_hello() {
     NetworkOptions options;
     options.ranks = 2;
     options.group = "test";
-    Node node{0, 2, open_tcp_network(options), {}};
+    Station node{0, 2, open_tcp_network(options), {}};
     const std::string address = node.network->address();
     node.network->meet({address, address}, {"here", "there"}, kKey);
     const int socket = intrude(address);
@@ -164,7 +164,7 @@ void refused() {
   options.ranks = 2;
   options.group = "test";
   for (const bool watched : {true, false}) {
-    Node node{0, 2, open_tcp_network(options), {}};
+    Station node{0, 2, open_tcp_network(options), {}};
     options.rank = 1;
     std::string address = open_tcp_network(options)->address();
     options.rank = 0;
@@ -185,8 +185,8 @@ void refused() {
 }
 
 // Rank 1 is a process of its own, that `child` runs in; rank 0 is here.
-void with_a_process(const std::function<void(Node&)>& child,
-                    const std::function<void(Node&, pid_t)>& parent) {
+void with_a_process(const std::function<void(Station&)>& child,
+                    const std::function<void(Station&, pid_t)>& parent) {
   int sockets[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) throw std::runtime_error("socketpair");
   const pid_t pid = ::fork();
@@ -196,7 +196,7 @@ void with_a_process(const std::function<void(Node&)>& child,
     options.rank = rank;
     options.ranks = 2;
     options.group = "test";
-    Node node{rank, 2, open_tcp_network(options), {}};
+    Station node{rank, 2, open_tcp_network(options), {}};
     std::string own = node.network->address();
     own.resize(1000, ' ');
     std::string other(1000, ' ');
@@ -220,7 +220,7 @@ void killed() {
   int pipe[2];
   if (::pipe(pipe) != 0) throw std::runtime_error("pipe");
   with_a_process(
-      [&](Node& node) {
+      [&](Station& node) {
         node.network->post(0, pattern_bytes(1, 0, 10));
         node.next_message(0);
         if (::fork() == 0) {
@@ -234,7 +234,7 @@ void killed() {
         node.network->post(0, pattern_bytes(2, 0, 20));
         node.until([] { return false; }, "killed");
       },
-      [&](Node& node, pid_t pid) {
+      [&](Station& node, pid_t pid) {
         node.network->post(1, pattern_bytes(1, 0, 10));
         check(node.next_message(1).size() == 10, "first message");
         check(node.next_message(1).size() == 20, "second message");

@@ -13,7 +13,7 @@ inline constexpr size_t kMiB = 1 << 20;
 inline void stream_sizes(const OpenNetwork& open, const NetworkOptions& options = {}) {
   run_network(
       open, 2,
-      [](Node& node) {
+      [](Station& node) {
         uint64_t seed = 0;
         for (const size_t bytes :
              {1UL, 2UL, 63UL, 64UL, 65UL, 4096UL, 65535UL, 65536UL, 65537UL, kMiB - 1, kMiB, 3000001UL})
@@ -33,7 +33,7 @@ inline void alignment(const OpenNetwork& open, const NetworkOptions& options = {
   const std::vector<size_t> steps{1, 7, 64, 250, 2048, 4096, 4095, 8192, 3};  // elements
   run_network(
       open, 2,
-      [&](Node& node) {
+      [&](Station& node) {
         const size_t elements = 20 * std::accumulate(steps.begin(), steps.end(), size_t{0});
         const Bytes data = pattern_bytes(9, 0, elements * kElement);
         std::vector<size_t> begins{0};  // of each send, as offsets in the stream
@@ -73,7 +73,7 @@ inline void everybody_to_everybody(const OpenNetwork& open, int ranks, size_t by
   constexpr int kMessages = 50;
   run_network(
       open, ranks,
-      [&](Node& node) {
+      [&](Station& node) {
         const auto seed_of = [&](int source, int destination) {
           return static_cast<uint64_t>(source * ranks + destination);
         };
@@ -127,7 +127,7 @@ inline void slow_reader(const OpenNetwork& open, const NetworkOptions& options =
   constexpr size_t kMost = 16 * kMiB;  // that buffers on both sides may hold, the kernel's included
   run_network(
       open, 2,
-      [&](Node& node) {
+      [&](Station& node) {
         const int peer = 1 - node.rank;
         const Bytes data = pattern_bytes(static_cast<uint64_t>(node.rank), 0, 64 << 10);
         size_t sent = 0;
@@ -169,7 +169,7 @@ inline void slow_reader(const OpenNetwork& open, const NetworkOptions& options =
 }
 
 inline void message_sizes(const OpenNetwork& open) {
-  run_network(open, 2, [](Node& node) {
+  run_network(open, 2, [](Station& node) {
     for (const size_t bytes : {0UL, 1UL, 64UL, 65519UL, 65520UL, 65536UL, 100000UL, kMiB}) {
       if (node.rank == 0) node.network->post(1, pattern_bytes(bytes, 0, bytes));
       check(node.next_message(1 - node.rank) == pattern_bytes(bytes, 0, bytes),
@@ -194,7 +194,7 @@ inline void long_without_a_look(const OpenNetwork& open) {
   options.silence = std::chrono::milliseconds(300);
   run_network(
       open, 2,
-      [](Node& node) {
+      [](Station& node) {
         const int peer = 1 - node.rank;
         for (int i = 0; i < 2; ++i) {
           node.network->post(peer, pattern_bytes(1, 0, 8));
@@ -211,7 +211,7 @@ inline void long_without_a_look(const OpenNetwork& open) {
 
 // A sleeper is woken by whatever gives it something to do.
 inline void sleeping(const OpenNetwork& open) {
-  run_network(open, 2, [](Node& node) {
+  run_network(open, 2, [](Station& node) {
     for (int i = 0; i < 200; ++i) {
       if (node.rank == 0) node.network->post(1, pattern_bytes(1, 0, 8));
       node.next_message(1 - node.rank);
@@ -225,7 +225,7 @@ inline void sleeping(const OpenNetwork& open) {
 }
 
 inline void leaving(const OpenNetwork& open, bool with_messages, size_t bytes) {
-  run_network(open, 2, [&](Node& node) {
+  run_network(open, 2, [&](Station& node) {
     if (node.rank == 0) {
       if (with_messages) node.network->post(1, pattern_bytes(1, 0, 10));
       node.send_all(1, pattern_bytes(2, 0, bytes));
@@ -249,7 +249,7 @@ inline void leaving(const OpenNetwork& open, bool with_messages, size_t bytes) {
 }
 
 inline void leaving_together(const OpenNetwork& open, int ranks) {
-  run_network(open, ranks, [&](Node& node) {
+  run_network(open, ranks, [&](Station& node) {
     for (int peer = 0; peer < ranks; ++peer)
       if (peer != node.rank) {
         node.network->post(peer, pattern_bytes(1, 0, 10));
@@ -266,7 +266,7 @@ inline void leaving_together(const OpenNetwork& open, int ranks) {
 
 // Without a farewell: rank 0's network is destroyed. Who has to do with it, or watches it, learns of it.
 inline void death(const OpenNetwork& open) {
-  run_network(open, 4, [](Node& node) {
+  run_network(open, 4, [](Station& node) {
     if (node.rank == 0) {
       for (const int peer : {1, 2, 3})
         while (node.next_message(peer).empty()) {
