@@ -269,16 +269,16 @@ void concurrent_groups() {
 
 // Large AllReduces that do not wait for their last rank: nobody late, one, several, by random times.
 void late_ranks_are_not_waited_for() {
-  for (const int ranks : {3, 4, 6}) {
+  for (const int ranks : {3, 5}) {
     run_ranks(ranks, [&](Communicator& comm) {
-      for (int salt = 0; salt < 16; ++salt) {
+      for (int salt = 0; salt < 6; ++salt) {
         std::mt19937 dice(static_cast<unsigned>(salt * 100 + ranks));  // the same on all ranks
         for (auto late = dice() % 3; late > 0; --late) {
           const auto who = static_cast<int>(dice() % static_cast<unsigned>(ranks));
           const auto how_late = std::chrono::microseconds(dice() % 30000);
           if (who == comm.rank()) std::this_thread::sleep_for(how_late);
         }
-        const size_t count = (1 << 20) + dice() % 500000;
+        const size_t count = (1 << 20) + dice() % 100000;
         Exchange exchange(CollectiveKind::AllReduce, comm.rank(), ranks, count, 0, Op::Sum, salt);
         if (salt % 2 == 0) {  // in place
           std::copy(exchange.input.begin(), exchange.input.end(), exchange.output.begin());
