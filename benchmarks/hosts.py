@@ -91,7 +91,7 @@ def measure(
             if probe:
                 engines.append(("pycoll, probed", "pycoll", probed(lab, setup, folder)))
         engines += [("gloo", "gloo", "")] if "gloo" in peers else []
-        # With several ranks a host Open MPI's never got under way in these namespaces; the cause is not known.
+        # With several ranks a host Open MPI never got under way in these namespaces; why is not known.
         with_mpi = "openmpi" in peers and mpi is not None and setup.per_host == 1
         engines += [("Open MPI", "mpi", "")] if with_mpi else []
         job = {
