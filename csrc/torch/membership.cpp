@@ -14,6 +14,7 @@ CommunicatorOptions Backend::options_for(const std::string& key,
   options.group = opts && !opts->group_name.empty() ? opts->group_name : options.group + "/" + key;
   options.timeout = opts ? opts->timeout : options_->timeout;
   options.decisions.clear();
+  options.decide = nullptr;  // it was lent for the making of the first group
   return options;
 }
 

@@ -71,7 +71,7 @@ def test_what_the_registry_holds() -> None:
         "binomial_tree": ["broadcast", "reduce", "gather", "scatter", "barrier"],
     }.items():
         assert {(name, collective) for collective in collectives} <= every
-    for info in pycoll.algorithms().values():
+    for info in [info for info in pycoll.algorithms().values() if info.builtin]:
         assert info.description
         assert info.source
         assert info.valid_ranks

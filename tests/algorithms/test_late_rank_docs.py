@@ -36,6 +36,7 @@ def test_the_commands_print_what_stands_there(line: str) -> None:
 
 def test_its_flags_and_pictures_exist() -> None:
     text = CliRunner().invoke(app, ["schedule", "late-rank", "--help"], env={"COLUMNS": "200"}).stdout
+    text += CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": "200"}).stdout
     text += "--late"  # of `pycoll explain`
     for flag in set(re.findall(r"`(--[a-z-]+)", TEXT)):
         assert flag in text
