@@ -1,6 +1,7 @@
 #include "engine/selection.h"
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 
 #include "check.h"
@@ -223,6 +224,8 @@ void slow_choices_are_replaced() {
       "decisions\t1\t2\n"
       "row\tallreduce\tany\tany\t16384\t-\tring/20000,direct\tmeasured\t1e-06\t1e-12\ta table of another day";
   std::atomic<int> changed_at[3] = {};
+  const auto begin = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::duration took{};
   run_ranks(
       3,
       [&](Communicator& comm) {
@@ -230,15 +233,20 @@ void slow_choices_are_replaced() {
           Exchange exchange = allreduce(comm, 6000, call);
           comm.run(exchange.call);
           check(exchange.right(), "every call is right, whatever is tried");
-          if (changed_at[comm.rank()] == 0 && comm.chosen_algorithm(exchange.call) == "direct")
+          if (changed_at[comm.rank()] == 0 && comm.chosen_algorithm(exchange.call) == "direct") {
             changed_at[comm.rank()] = call;
+            if (comm.rank() == 0) took = std::chrono::steady_clock::now() - begin;
+          }
         }
         const DecisionState row = comm.decisions()[0];
         check(row.decision.ways[0].name() == "direct", "the choice now");
         check(row.decision.alpha > 1e-06, "the prediction now");
       },
       options);
-  check(changed_at[0] > 4 && changed_at[0] == changed_at[1] && changed_at[1] == changed_at[2],
+  // Few calls are enough only where they are long.
+  const bool long_calls = took > std::chrono::milliseconds(500);
+  check(changed_at[0] > (long_calls ? 4 : 24), "not before enough calls were slow");
+  check(changed_at[0] != 0 && changed_at[0] == changed_at[1] && changed_at[1] == changed_at[2],
         "at the same call on all ranks");
   check(!told.empty() && told[0].find("ring/20000") != std::string::npos &&
             told[0].find("direct is used") != std::string::npos,
