@@ -12,12 +12,13 @@ import pytest
 from pycoll import _ucx
 
 
-def found_in_child(environment: dict[str, str]) -> str:
-    """A process of its own, for what is found once stays."""
+def found_in_child(environment: dict[str, str], elsewhere: Path) -> str:
+    """In a process of its own, as what is found once stays, and away from the source tree."""
     code = "from pycoll._ucx import information; i = information(); print(i.found, i.origin, i.passed_over)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PATH": "/usr/bin:/bin", **environment},
+        cwd=elsewhere,
         capture_output=True,
         text=True,
         timeout=60,
@@ -37,16 +38,16 @@ def test_what_is_found_is_told() -> None:
 
 
 @pytest.mark.skipif(find_spec("libucx") is None, reason="the package libucx is not installed")
-def test_the_wheel_is_found() -> None:
-    printed = found_in_child({})
+def test_the_wheel_is_found(tmp_path: Path) -> None:
+    printed = found_in_child({}, tmp_path)
     assert printed.startswith(("True the libucx wheel's", "True the system's")) or "built without" in printed
 
 
 def test_what_the_user_names_is_taken_or_nothing(tmp_path: Path) -> None:
     named = tmp_path / "libucp.so.0"
-    printed = found_in_child({"PYCOLL_UCX": str(tmp_path)})
+    printed = found_in_child({"PYCOLL_UCX": str(tmp_path)}, tmp_path)
     if "built without" in printed:
         pytest.skip("this pycoll was built without UCX")
     assert printed.startswith(f"False  ['PYCOLL_UCX {named}: ")
     named.write_text("no library\n" * 100)
-    assert "invalid ELF header" in found_in_child({"PYCOLL_UCX": str(tmp_path)})
+    assert "invalid ELF header" in found_in_child({"PYCOLL_UCX": str(tmp_path)}, tmp_path)
