@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Cluster", "cluster_tree", "partition", "sampled_tree"]
+__all__ = ["Cluster", "Partition", "cluster_tree", "partition", "sampled_tree"]
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 
@@ -55,8 +55,20 @@ class Cluster:
         return cls(tuple(each if isinstance(each, int) else cls.from_nested(each) for each in nested))
 
 
-def partition(distance: Matrix, gap: float) -> list[list[int]]:
-    """Indices in groups: what agglomerative clustering (average linkage) merges below the highest gap.
+class Partition(NamedTuple):
+    """Indices in groups, and by how much (in the distances' unit) the merges that would join groups lie above
+    those inside of them; 0 where there is one group."""
+
+    groups: list[list[int]]
+    gap: float
+
+    def within(self, other: Partition) -> bool:
+        """Whether each of these groups lies inside one of the other's."""
+        return all(any(set(group) <= set(theirs) for theirs in other.groups) for group in self.groups)
+
+
+def partition(distance: Matrix, gap: float) -> Partition:
+    """What agglomerative clustering (average linkage) merges below the highest gap.
 
     ``distance`` is symmetric. A gap is where the sorted heights of merges rise by more than ``gap`` at once.
     One group where there is none.
@@ -76,14 +88,14 @@ def partition(distance: Matrix, gap: float) -> list[list[int]]:
         sizes[a] += sizes[b]
 
     heights = [height for height, _, _ in merges]
-    cut = len(merges)
+    cut, found = len(merges), 0.0
     for index in range(len(merges) - 1, 0, -1):
         if heights[index] - heights[index - 1] > gap:
-            cut = index
+            cut, found = index, heights[index] - heights[index - 1]
             break
     for _, a, b in merges[:cut]:
         groups[a], groups[b] = groups[a] + groups[b], []
-    return sorted(sorted(group) for group in groups if group)
+    return Partition(sorted(sorted(group) for group in groups if group), found)
 
 
 def cluster_tree(
@@ -91,8 +103,8 @@ def cluster_tree(
 ) -> Cluster:
     """The tree of clusters of ranks 0..n-1, level by level from the outermost.
 
-    ``latency`` and ``rate`` (any unit; rate: under load) are [source, destination]. Levels are told apart by
-    latency first, as that depends on no other traffic; ranks that no latency tells apart, by their rates.
+    ``latency`` and ``rate`` (any unit; rate: under load) are [source, destination]. Where both tell ranks
+    apart, the coarser division is the outer one; where they contradict each other, the clearer one holds.
     What varies is the share by which a figure differs from itself when measured again: only what differs
     by more than twice that is a difference.
     """
@@ -108,11 +120,7 @@ def cluster_tree(
 
 def _tree(ranks: list[int], far: Matrix, slow: Matrix | None, gaps: tuple[float, float]) -> Cluster:
     square = np.ix_(ranks, ranks)
-    parts = partition(far[square], gaps[0])
-    if len(parts) == 1 and slow is not None:
-        parts = partition(slow[square], gaps[1])
-        if sum(len(part) > 1 for part in parts) < 2:  # one rank apart from the others has a slow link itself
-            parts = [list(range(len(ranks)))]
+    parts = _outermost(far[square], None if slow is None else slow[square], gaps)
     if len(parts) == 1:
         return Cluster(tuple(ranks))
     members: list[Cluster | int] = []
@@ -120,6 +128,22 @@ def _tree(ranks: list[int], far: Matrix, slow: Matrix | None, gaps: tuple[float,
         inside = [ranks[index] for index in part]
         members.append(_tree(inside, far, slow, gaps) if len(inside) > 1 else inside[0])
     return Cluster(tuple(members))
+
+
+def _outermost(far: Matrix, slow: Matrix | None, gaps: tuple[float, float]) -> list[list[int]]:
+    by_latency = partition(far, gaps[0])
+    if slow is None:
+        return by_latency.groups
+    by_rate = partition(slow, gaps[1])
+    if (
+        sum(len(group) > 1 for group in by_rate.groups) < 2
+    ):  # one rank apart from the others has a slow link itself
+        return by_latency.groups
+    if len(by_latency.groups) == 1:
+        return by_rate.groups
+    if by_latency.within(by_rate) or by_rate.within(by_latency):
+        return min(by_latency.groups, by_rate.groups, key=len)
+    return max((by_latency, gaps[0]), (by_rate, gaps[1]), key=lambda each: each[0].gap / each[1])[0].groups
 
 
 def sampled_tree(ranks: int, latency: Callable[[int, int], float]) -> Cluster:

@@ -288,10 +288,10 @@ def latencies_of(home: Sequence[Sequence[int]], steps: Sequence[float], seed: in
 
 def test_partition_cuts_at_the_highest_gap() -> None:
     distance = np.array([[0, 1, 5, 9], [1, 0, 5, 9], [5, 5, 0, 9], [9, 9, 9, 0]], float)
-    assert partition(distance, 2.0) == [[0, 1, 2], [3]]
-    assert partition(distance[:3, :3], 2.0) == [[0, 1], [2]]
-    assert partition(distance[:2, :2], 2.0) == [[0, 1]]
-    assert partition(distance, 10.0) == [[0, 1, 2, 3]]
+    assert partition(distance, 2.0) == ([[0, 1, 2], [3]], 4.0)
+    assert partition(distance[:3, :3], 2.0) == ([[0, 1], [2]], 4.0)
+    assert partition(distance[:2, :2], 2.0) == ([[0, 1]], 0.0)
+    assert partition(distance, 10.0) == ([[0, 1, 2, 3]], 0.0)
 
 
 def test_uneven_levels() -> None:
@@ -299,6 +299,28 @@ def test_uneven_levels() -> None:
     latency = latencies_of([(0, 0), (0, 0), (0, 1), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0)], [30.0, 4.0])
     assert as_sets(cluster_tree(latency)) == frozenset(
         {frozenset({frozenset({0, 1}), frozenset({2, 3})}), frozenset({4, 5, 6}), 7}
+    )
+
+
+@pytest.mark.parametrize("noisy", [[(0, 1)], [(0, 1), (2, 3), (4, 5)], [(3, 4)], [(0, 7), (1, 6)]])
+def test_racks_are_told_apart_by_rates_though_latencies_say_otherwise(noisy: list[tuple[int, int]]) -> None:
+    """Hosts of two racks are equally far, but for pairs that a disturbed probe saw nearer."""
+    rack = np.arange(8) // 4
+    rate = np.where(rack[:, None] == rack, 60.0, 15.0)
+    latency = np.full((8, 8), 40.0)
+    for a, b in noisy:
+        latency[a, b] = latency[b, a] = 28.0
+    outermost = [set(part) for part in cluster_tree(latency, rate).parts()]
+    assert outermost == [{0, 1, 2, 3}, {4, 5, 6, 7}]
+
+
+def test_rates_do_not_hide_what_latencies_tell() -> None:
+    """Two hosts of four ranks, pairs of which share a link out: hosts outside, pairs inside of them."""
+    latency = latencies_of([(rank // 4,) for rank in range(8)], [30.0])
+    pair = np.arange(8) // 2
+    rate = np.where(pair[:, None] == pair, 20.0, 5.0)
+    assert as_sets(cluster_tree(latency, rate)) == frozenset(
+        {frozenset({frozenset({0, 1}), frozenset({2, 3})}), frozenset({frozenset({4, 5}), frozenset({6, 7})})}
     )
 
 
