@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,10 @@ import pycoll
 from .python.job import Job
 
 os.environ.setdefault("PYCOLL_PROFILE", "none")  # a tuned machine must not make tests differ
+
+# What a shell starts in the background ignores Ctrl-C, and so do its children; tests press it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run is judged by what it finds and not by how long a busy machine takes, and one commit gets one verdict.
 # HYPOTHESIS_PROFILE=explore looks at other examples each time.

@@ -52,7 +52,7 @@ void every_algorithm() {
         for (const CollectiveKind kind : algorithm.collectives) {
           for (const size_t count : {size_t{0}, size_t{1}, size_t{5}, size_t{1000}, size_t{60000}}) {
             for (const Op op : {Op::Sum, Op::Avg}) {
-              if (op == Op::Avg && !is_reduction(kind)) continue;
+              if (op == Op::Avg && (!is_reduction(kind) || count > 1000)) continue;
               Exchange exchange(kind, comm.rank(), ranks, count, salt % ranks, op, salt);
               exchange.call.algorithm = algorithm.name;
               if (algorithm.name == "direct") exchange.call.pieces = ranks * ranks;
