@@ -135,9 +135,8 @@ def _outermost(far: Matrix, slow: Matrix | None, gaps: tuple[float, float]) -> l
     if slow is None:
         return by_latency.groups
     by_rate = partition(slow, gaps[1])
-    if (
-        sum(len(group) > 1 for group in by_rate.groups) < 2
-    ):  # one rank apart from the others has a slow link itself
+    # One rank apart from the others has a slow link itself.
+    if sum(len(group) > 1 for group in by_rate.groups) < 2:
         return by_latency.groups
     if len(by_latency.groups) == 1:
         return by_rate.groups
