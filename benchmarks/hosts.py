@@ -27,12 +27,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from across.report import Result, as_dict, markdown, size_name, table, time_name, write_section
+from across.report import BEGIN, END, Result, as_dict, markdown, size_name, table, time_name
 from across.setups import MIB, SETUPS, Setup
 from across.worker import SLOTS
 from comparison.libraries import Unavailable, install, installed_version, pycoll_version
 from rich.console import Console
 from rich.table import Table
+from sections import write_section
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "multihost"))
@@ -299,9 +300,8 @@ def main(
         arguments = [
             argument for argument in sys.argv[1:] if not argument.startswith(("/", "--cache", "--json"))
         ]
-        write_section(
-            path, markdown(measured, stamp, shlex.join(["python", "benchmarks/hosts.py", *arguments]))
-        )
+        section = markdown(measured, stamp, shlex.join(["python", "benchmarks/hosts.py", *arguments]))
+        write_section(path, section, BEGIN, END)
         console.print(f"wrote {path}")
     missed = [said for result in measured for said, met in result.verdicts() if not met]
     if failures or (check and missed):

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from across.report import write_section
 from across.setups import MIB, PAYLOAD
 from across.worker import SLOTS
 from comparison.libraries import pycoll_version
 from rich.console import Console
 from rich.table import Table
+from sections import write_section
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "multihost"))

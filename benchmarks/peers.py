@@ -40,10 +40,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from sections import write_section
 
 HERE = Path(__file__).resolve().parent
 ALL_SIZES = "4,1k,64k,1m,16m,64m,256m"
 QUICK_SIZES = "4,1k,64k,1m,16m"
+BEGIN, END = "<!-- peers on one host -->", "<!-- end of peers on one host -->"  # its part of RESULTS.md
 MAX_RANKS = 64  # bench::kMaxRanks
 MAX_FAILURES = 2  # of a library at a number of ranks; then it is not tried again
 console = Console()
@@ -282,7 +284,8 @@ def main(
     if results or whole_run:
         path = results or HERE / "RESULTS.md"
         command = "python benchmarks/peers.py " + shlex.join(reproducible(sys.argv[1:]))
-        path.write_text(report.markdown(stamp, versions, absent, command.strip()))
+        section = report.markdown(stamp, versions, absent, command.strip())
+        write_section(path, f"{BEGIN}\n{section}{END}\n", BEGIN, END)
         console.print(f"wrote {path}")
     if failures or report.wrong or (check and report.missed()):
         raise typer.Exit(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from across.setups import KIB, MIB, Setup, Target
@@ -121,17 +120,6 @@ def markdown(results: list[Result], stamp: dict[str, str], command: str) -> str:
         lines += ["| " + " | ".join(cells) + " |" for cells in rows]
         lines += ["", *(f"- {'✓' if met else '✗'} {said}" for said, met in result.verdicts())]
     return "\n".join([*lines, END, ""])
-
-
-def write_section(path: Path, section: str, begin: str = BEGIN, end: str = END) -> None:
-    """Puts the section in the place of the one before, or at the end; the rest of the file stays."""
-    text = path.read_text() if path.exists() else ""
-    if begin in text and end in text:
-        before, after = text.split(begin)[0], text.split(end)[1].lstrip("\n")
-        text = before + section + after
-    else:
-        text = text.rstrip("\n") + ("\n\n" if text else "") + section
-    path.write_text(text)
 
 
 def as_dict(result: Result) -> dict[str, Any]:
