@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "transport/tcp/frame.h"
+#include "transport/tcp/in_flight.h"
 #include "transport/tcp/outbox.h"
 #include "transport/tcp/private_descriptor.h"
 
@@ -33,8 +34,9 @@ struct Connection {
   bool stalled = false;  // the next frame has no room yet
 
   Outbox outbox;
-  bool finishing = false;  // ends its direction when the outbox is empty
-  bool wrote = false;      // since the last tick
+  InFlightLimit in_flight;  // of a stream that goes out
+  bool finishing = false;   // ends its direction when the outbox is empty
+  bool wrote = false;       // since the last tick
   std::optional<SteadyClock::time_point> unanswered_since;
 
   // While connecting, or until the hello has come.

@@ -101,6 +101,7 @@ void TcpNetwork::finish_connecting(Connection& connection) {
   const int error = late ? ETIMEDOUT : connect_error(connection.socket.get());
   if (error == 0) {
     connection.connecting = false;
+    if (connection.role == Role::Stream) connection.in_flight.begin(connection.socket.get());
     connection.tried.clear();
     connection.link = link_of(connection.socket.get());
     return;

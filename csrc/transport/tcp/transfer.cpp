@@ -58,6 +58,7 @@ bool TcpNetwork::flush(Connection& connection) {
     iovec one = part(connection.outbox.waiting());
     const IoResult result = write_some(connection.socket.get(), {&one, 1});
     connection.outbox.gone(result.bytes);
+    connection.in_flight.sent(connection.socket.get(), result.bytes);
     connection.wrote = true;
     any = result.bytes > 0;
     if (result.state == Io::WouldBlock) connection.writable = false;
@@ -81,6 +82,7 @@ void TcpNetwork::write(Connection& connection, const FrameHeader& header,
   if (!connection.connecting && connection.writable && connection.outbox.empty()) {
     const IoResult result = write_some(connection.socket.get(), parts);
     sent = result.bytes;
+    connection.in_flight.sent(connection.socket.get(), sent);
     connection.wrote = true;
     if (result.state == Io::Done) return;
     connection.writable = false;
