@@ -1,0 +1,15 @@
+"""A cache folder of its own for every test, and GPUs that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("PYCOLL_ALGO", "PYCOLL_PROFILE", "PYCOLL_CUDA_PROFILE", "PYCOLL_DETERMINISTIC"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
