@@ -6,8 +6,8 @@ Rules apart by commas, each `COLLECTIVE[:SIZES][:DTYPES]=ALGORITHM[/PIECES]`. SI
 TO does not), `FROM-` or a single size, in bytes with k, m or g for powers of 1024; without it the rule is for
 all sizes. DTYPES is `wide` or `narrow` (16- and 8-bit floats). Where rules overlap the later one counts.
 
-A rule may begin with `cpu:` or `cuda:`, and then is for processors or GPUs alone; without, those for allreduce
-are for both. GPUs have ways of their own: `cuda:allreduce:0-32k=one_shot,cuda:allreduce:32k-=nccl`.
+A rule may begin with `cpu:` or `cuda:`, and then is for processors or GPUs alone; without, those for
+allreduce are for both. GPUs have ways of their own: `cuda:allreduce:0-32k=one_shot,cuda:allreduce:32k-=nccl`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _of_gpus(meant: str, row: Decision) -> bool:
         return True
     if meant == "cuda":
         raise _At(
-            f"tables of GPUs are for allreduce: give algorithm= in the call of {row.collective}, or write cpu:",
+            f"tables of GPUs are for allreduce: give {row.collective} its algorithm= in the call",
             0,
         )
     return False

@@ -130,7 +130,7 @@ class Profile:
 
     @property
     def device(self) -> str:
-        """"cpu" or "cuda": whose times these are."""
+        """ "cpu" or "cuda": whose times these are."""
         return "cuda" if isinstance(self.machine, GpuMachine) else "cpu"
 
     # Files

@@ -65,8 +65,8 @@ def explain(
     device: Annotated[
         str,
         typer.Option(
-            help="cpu, or cuda: an allreduce on GPUs, by what pycoll tune --device cuda measured here, or with "
-            "--profile or --topology."
+            help="cpu, or cuda: an allreduce on GPUs, by what pycoll tune --device cuda measured here, or "
+            "with --profile or --topology."
         ),
     ] = "cpu",
     late: Annotated[
@@ -115,7 +115,7 @@ def explain(
         raise Unsupported(f"--device cuda explains allreduce, not {kind}")
     if device == "cuda":
         if late:
-            raise Unsupported("--late goes with --device cpu: on GPUs late_rank finds the late rank at run time")
+            raise Unsupported("--late is for --device cpu: GPUs find the late rank at run time")
         selector: Selector = _gpu_selector(topology, ranks, profile, slow or [], deterministic, pins)
     else:
         selector = _selector(topology, ranks, profile, slow or [], distance, deterministic, pins)

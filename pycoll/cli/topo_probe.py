@@ -52,8 +52,8 @@ def probe(
     device: Annotated[
         str,
         typer.Option(
-            help="cpu, or cuda: copies between the GPUs that this process sees, in one process, and how they are "
-            "wired as the driver tells it (nvidia-ml-py, or nvidia-smi). It takes cupy."
+            help="cpu, or cuda: copies between the GPUs that this process sees, in one process, and how "
+            "they are wired as the driver tells it (nvidia-ml-py, or nvidia-smi). It takes cupy."
         ),
     ] = "cpu",
     sample_above: Annotated[
@@ -77,9 +77,9 @@ def probe(
     bandwidth of a link: the way out of a cluster, or a switch's inside. Printed are the matrix, a sentence
     for each finding, and how far the simulator on the fitted topology is from what was measured.
 
-    With --device cuda the GPUs of this host are measured: every pair alone and all at once, by copies from GPU to
-    GPU. What the driver says of NVLinks, NVSwitches and PCIe becomes the graph, and the measurements the bandwidth
-    of each kind of link; where the driver says nothing, the graph is fitted as for processes.
+    With --device cuda the GPUs of this host are measured: every pair alone and all at once, by copies from
+    GPU to GPU. What the driver says of NVLinks, NVSwitches and PCIe becomes the graph, and the measurements
+    the bandwidth of each kind of link; where the driver says nothing, the graph is fitted as for processes.
 
     Exit code: 0; 1 if a rank died or the budget was too small for every pair; 2 for a request that makes no
     sense.
@@ -105,7 +105,9 @@ def probe(
     if device not in ("cpu", "cuda"):
         raise InvalidArgument(f"--device is cpu or cuda, not {device!r}")
     if device == "cuda" and (ranks is not None or job_size() is not None):
-        raise InvalidArgument("--device cuda: one process measures all GPUs that it sees: no --ranks, no launcher")
+        raise InvalidArgument(
+            "--device cuda: one process measures all GPUs that it sees: no --ranks, no launcher"
+        )
     if device == "cuda" and refit is None:
         _probe_gpus(options, name, output, matrix_file, as_json)
         return
@@ -137,8 +139,8 @@ def _probe_gpus(
         _write(matrix_file, matrix.to_json())
     if isinstance(wired, str):
         typer.secho(f"{wired}; the graph is fitted to the measurements", fg="yellow", err=True)
-        wired = None
-    _report(matrix, fitted(matrix, wired, name), output, matrix_file, as_json)
+    found = fitted(matrix, None if isinstance(wired, str) else wired, name)
+    _report(matrix, found, output, matrix_file, as_json)
 
 
 def _report(

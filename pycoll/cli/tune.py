@@ -79,9 +79,9 @@ def tune(
     other ways: **regret** is by how much more time the choice took than the best one, **error** by how much
     the model's prediction missed.
 
-    With **--device cuda** the ways are those of GPUs: pycoll's kernels, every algorithm through the kernel that
-    interprets schedules and over NCCL's send and recv, and NCCL's own AllReduce. The profile is for these GPUs
-    and what joins them; `pycoll.cuda.Group` finds it. It takes torch with CUDA, and cupy for NCCL.
+    With **--device cuda** the ways are those of GPUs: pycoll's kernels, every algorithm through the kernel
+    that interprets schedules and over NCCL's send and recv, and NCCL's own AllReduce. The profile is for
+    these GPUs and what joins them; `pycoll.cuda.Group` finds it. It takes torch with CUDA, and cupy for NCCL.
 
     Exit code: 0 if everything was right; with --check, only if the regret is at most 5% in the median and 15%
     at every size, and the error at most 20% in the median.

@@ -85,7 +85,9 @@ def arrays_of(device: int) -> Arrays:
     try:
         torch = import_module("torch")
     except ImportError:
-        raise Unsupported("measuring GPUs takes torch, for its streams and events: pip install torch") from None
+        raise Unsupported(
+            "measuring GPUs takes torch, for its streams and events: pip install torch"
+        ) from None
     if not torch.cuda.is_available():
         raise Unsupported(f"this torch ({torch.__version__}) sees no GPU: install one that is built for CUDA")
     return TorchArrays(device)

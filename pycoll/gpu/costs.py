@@ -1,8 +1,8 @@
 """What a call, a transfer and a round cost on GPUs beyond the links' latency and bandwidth.
 
-By default the figures that NCCL's model has for its own kernels, which do the same in the same way: a protocol
-that sends flags with the data (LL) for the kernels for small buffers, one with separate flags (Simple) for
-schedules. Where ``pycoll tune --device cuda`` has measured small sizes, what those say.
+By default the figures that NCCL's model has for its own kernels, which do the same in the same way: a
+protocol that sends flags with the data (LL) for the kernels for small buffers, one with separate flags
+(Simple) for schedules. Where ``pycoll tune --device cuda`` has measured small sizes, what those say.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["Cost", "Costs"]
 SOURCE = "NCCL 2.19, src/graph/tuning.cc: baseLat (a call), hwLat (a hop)"
 #: baseLat of a ring: LL 6.6 us, Simple 8.4 us.
 _LL_START, _SIMPLE_START = 6.6e-6, 8.4e-6
-#: hwLat of a ring, Simple less LL, whose hop is what topology files give as latency: 3.4 - 0.6 us over NVLink,
-#: 5.7 - 1.0 us over PCIe.
+#: hwLat of a ring, Simple less LL, whose hop is what topology files give as latency: 3.4 - 0.6 us over
+#: NVLink, 5.7 - 1.0 us over PCIe.
 _STEP_NVLINK, _STEP_PCIE = 2.8e-6, 4.7e-6
 #: Half of what LL sends is flags.
 _LL_WIRE = 2.0
@@ -124,5 +124,3 @@ def _is(way: str, sort: type[Kind]) -> bool:
 def _rounds(way: str, ranks: int) -> int:
     made = ways.schedule_of(way, ranks)
     return 0 if made is None else made.rounds
-
-

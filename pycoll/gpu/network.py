@@ -97,5 +97,3 @@ class GpuNetwork(Network):
             f"{self.costs.source}. 'about' marks rough estimates: of what is too far behind to be simulated, "
             "and of NCCL's own AllReduce, as if it were a ring."
         )
-
-

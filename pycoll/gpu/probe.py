@@ -4,9 +4,9 @@
     fitted(matrix, wiring).topology.save("gpus.yaml")
 
 One process holds all GPUs. The measurements are those of every probe (`pycoll.topology.probe`), with copies
-of the GPUs' copy engines for messages; the graph is what the driver says of NVLink, NVSwitch and PCIe, and each
-kind of link gets the bandwidth that the pairs it limits showed. Latencies stay the driver's sorts of links' own:
-a copy engine takes several microseconds to start, which a kernel's loads and stores do not.
+of the GPUs' copy engines for messages; the graph is what the driver says of NVLink, NVSwitch and PCIe, and
+each kind of link gets the bandwidth that the pairs it limits showed. Latencies stay NCCL's figures: a copy
+engine takes several microseconds to start, which a kernel's loads and stores do not.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pycoll.errors import InvalidArgument, Unsupported
 from pycoll.gpu import wiring
 from pycoll.gpu.links import Ways
 from pycoll.topology import Topology
-from pycoll.topology.importers import figures
 from pycoll.topology.fit import Fit, fit, quality_of
+from pycoll.topology.importers import figures
 from pycoll.topology.matrix import LinkMatrix
 from pycoll.topology.measure import PING_BYTES, Activity, Flow, Samples
 from pycoll.topology.probe import ProbeOptions, measure
@@ -43,7 +43,9 @@ _LEAST_COPIES = 4
 class Copies(Protocol):
     """What the probe needs of the GPUs of a host. Seconds are by the GPUs' clocks."""
 
-    names: Sequence[str]
+    @property
+    def names(self) -> Sequence[str]:
+        """The models of the GPUs."""
 
     def chain(self, flows: Sequence[Flow], size: int) -> float:
         """Copies one after another, on one stream."""
@@ -81,7 +83,10 @@ class CopyMeasurer:
     def stream(self, flows: Sequence[Flow], sizes: Sequence[int], seconds: float, repeats: int) -> Samples:
         """As many copies of each flow as it would make alone in half of the time: flows that share a link
         take up to twice as long, and those that end first leave little of the time to the others."""
-        rates = [self._rates.get(flow, 0.0) or self._rate(flow, size) for flow, size in zip(flows, sizes, strict=True)]
+        rates = [
+            self._rates.get(flow, 0.0) or self._rate(flow, size)
+            for flow, size in zip(flows, sizes, strict=True)
+        ]
         counts = [
             max(_LEAST_COPIES, math.ceil(seconds / 2 * rate / size))
             for rate, size in zip(rates, sizes, strict=True)
@@ -196,9 +201,7 @@ class CupyCopies:
 
     def _copy(self, flow: Flow, size: int, stream: Any) -> None:
         source, target = self._buffers(flow, size)
-        self._runtime.memcpyPeerAsync(
-            target.data.ptr, flow.dst, source.data.ptr, flow.src, size, stream.ptr
-        )
+        self._runtime.memcpyPeerAsync(target.data.ptr, flow.dst, source.data.ptr, flow.src, size, stream.ptr)
 
     def _buffers(self, flow: Flow, size: int) -> tuple[Any, Any]:
         return self._array(flow.src, "out", size), self._array(flow.dst, f"in {flow.src}", size)
@@ -230,9 +233,11 @@ def probe_gpus(
     Raises Unsupported where cupy or GPUs are missing, InvalidArgument for one GPU; Timeout as
     `pycoll.topology.probe.probe` does.
     """
-    made = copies or CupyCopies()
+    made: Copies = copies if copies is not None else CupyCopies()
     if len(made.names) < 2:
-        raise InvalidArgument("topo probe --device cuda measures links between GPUs, and there is only one here")
+        raise InvalidArgument(
+            "topo probe --device cuda measures links between GPUs, and there is only one here"
+        )
     measurer = CopyMeasurer(made)
     matrix = measure(measurer, options, progress)
     matrix.stamp |= {"device": "cuda", "gpus": list(made.names)}
@@ -256,9 +261,9 @@ def fitted(matrix: LinkMatrix, wired: Topology | None, name: str = "") -> Fit:
 
 
 def on_wiring(wired: Topology, matrix: LinkMatrix, name: str = "") -> Topology:
-    """The wiring with measured bandwidths: those of each kind of link are scaled by the median of what the pairs
-    that it limits got alone, to what they would get by the wiring's figures; and each GPU's rates of copying
-    and adding. A kind that limits no pair keeps its figure."""
+    """The wiring with measured bandwidths: those of each kind of link are scaled by the median of what the
+    pairs that it limits got alone, to what they would get by the wiring's figures; and each GPU's rates of
+    copying and adding. A kind that limits no pair keeps its figure."""
     from pycoll.topology.simulated import SimulatedMeasurer
 
     ways, machine = Ways(wired), SimulatedMeasurer(wired)
@@ -274,12 +279,15 @@ def on_wiring(wired: Topology, matrix: LinkMatrix, name: str = "") -> Topology:
     )
     nodes = list(wired.nodes)
     for rank, index in enumerate(wired.ranks):
-        rates = {"copy_rate": matrix.copy_rate[rank], "reduce_rate": matrix.reduce_rate[rank]}
-        known = {key: float(f"{rate:.3g}") for key, rate in rates.items() if np.isfinite(rate)}
-        nodes[index] = replace(nodes[index], **known)
+        copy, reduce = matrix.copy_rate[rank], matrix.reduce_rate[rank]
+        if np.isfinite(copy) and np.isfinite(reduce):
+            rates = float(f"{copy:.3g}"), float(f"{reduce:.3g}")
+            nodes[index] = replace(nodes[index], copy_rate=rates[0], reduce_rate=rates[1])
     kept = sorted({link.kind for link in wired.links} - set(factors))
     unknown = f" Not measured, as no pair is limited by them: {', '.join(kept)}." if kept else ""
-    said = wired.about.replace(figures.SOURCE, "Latencies are NCCL's for each sort of link (src/graph/tuning.cc).")
+    said = wired.about.replace(
+        figures.SOURCE, "Latencies are NCCL's for each sort of link (src/graph/tuning.cc)."
+    )
     about = f"{said} {_about(matrix, 'bandwidths by kind of link')}{unknown}"
     return replace(
         wired, name=name or wired.name, nodes=tuple(nodes), links=links, about=about.strip(), text=None

@@ -61,8 +61,17 @@ class Selection:
         if told["profile"] is not None:
             profile = Profile.of_dict(told["profile"], "rank 0's profile")
         made = cls(gpus, table, profile, told["fixed"])
-        made._settle_nccl()
+        made._settle()
         return made
+
+    def _settle(self) -> None:
+        """Everything that the table's rows need, now: later it might wait for kernels that wait for others."""
+        self._settle_nccl()
+        for way in dict.fromkeys(row.way for row in self.table.rows):
+            if way.startswith("@"):
+                self.groups.gpus.prepare(self.table.schedules[way[1:]])
+            else:
+                ways.kind_of(way).prepare(self.groups, ways.spelled(way, self.groups.gpus.ranks))
 
     def _settle_nccl(self) -> None:
         """NCCL's group is made now, by all ranks, where a row needs it; without NCCL the rows do without."""
@@ -99,8 +108,8 @@ class Selection:
                 return way
             if row.basis == "pin":
                 raise InvalidArgument(
-                    f"{row.reason}: {way} does not run for {elements} elements of {dtype} with op {op}; limit "
-                    "the rule's sizes or dtypes, or give algorithm= in the call"
+                    f"{row.reason}: {way} does not run for {elements} elements of {dtype} with op {op}; "
+                    "limit the rule's sizes or dtypes, or give algorithm= in the call"
                 )
         return ""
 
@@ -133,16 +142,13 @@ class Selection:
         _check(table)
         gpus = self.groups.gpus
         text = _table_text(table)
-        if _from_rank_0(gpus, lambda: text) != text:
-            different = 1
-        else:
-            different = 0
+        different = 1 if _from_rank_0(gpus, lambda: text) != text else 0
         if gpus._together(lambda: bytes([different])).strip(b"\0"):
             raise Mismatch(f"rank {gpus.rank}: the ranks install different tables; the old one stays")
         self.table = table
         self._chosen.clear()
         self._calls.clear()
-        self._settle_nccl()
+        self._settle()
 
     def explain(self, size: int, dtype: str) -> Explanation:
         """Why what runs for a size runs."""
@@ -190,8 +196,8 @@ def _decide(gpus: cuda.Group, asked: object, places: list[tuple[str, str]]) -> s
     fixed = _selection._flag(_selection.DETERMINISTIC)
     if fixed and pinned.rows:
         raise InvalidArgument(
-            f"{pinned.rows[0].reason} does not go with {_selection.DETERMINISTIC}=1: GPUs then keep to the kernels "
-            "and the schedule that add in the order of ranks"
+            f"{pinned.rows[0].reason} does not go with {_selection.DETERMINISTIC}=1: GPUs then keep to "
+            "the kernels and the schedule that add in the order of ranks"
         )
     profile = None if fixed else for_gpus(asked, gpus.ranks, lambda: _machine(places)[0])
     table = pinned if profile is None else profile.decisions().merged_with(pinned)

@@ -1,7 +1,7 @@
 """Which way an AllReduce of GPUs goes, and why: the selector with GPUs' ways, times and costs.
 
-    print(GpuSelector(pycoll.Topology.load("dgx-h100")).explain("allreduce", 1 << 20))
-    GpuSelector(measured=pycoll.Profile.load("gpus.json")).choose("allreduce", 1 << 20)
+print(GpuSelector(pycoll.Topology.load("dgx-h100")).explain("allreduce", 1 << 20))
+GpuSelector(measured=pycoll.Profile.load("gpus.json")).choose("allreduce", 1 << 20)
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class GpuSelector(Selector):
     ) -> None:
         if measured is not None and measured.device != "cuda":
             raise InvalidArgument(
-                f"the profile is of processors ({measured.machine}): pycoll tune --device cuda makes one of GPUs"
+                f"the profile is of processors ({measured.machine}): pycoll tune --device cuda makes one of "
+                "GPUs"
             )
         table = None if isinstance(pins, str) else pins
         super().__init__(topology, measured, table, ranks=ranks)
@@ -173,8 +174,7 @@ class GpuSelector(Selector):
         simulated = [way for way in ways if way != "nccl" and not way.startswith("@")]
         if choice.way == "nccl":
             simulated = []
-        for flip in super()._flips(choice, collective, size, dtype, root, simulated):
-            yield flip
+        yield from super()._flips(choice, collective, size, dtype, root, simulated)
 
     def _notes(
         self, unknown: list[str], choice: Choice, collective: str, size: int, dtype: str
@@ -199,7 +199,7 @@ class _Measured(FlatMemory):
     def notes(self) -> Iterable[str]:
         if self._calibration is not None:
             yield "Predicted: the model that was fitted to every other size of these measurements."
-        yield "How the GPUs are joined is not known, so there is no bound: install nvidia-ml-py and tune again."
+        yield "How the GPUs are joined is not known, so there is no bound: install nvidia-ml-py and tune."
 
 
 def _wiring_of(profile: Profile | None, ranks: int) -> Topology | None:

@@ -216,8 +216,8 @@ def run(ranks: int | None, options: TuneOptions, check: bool, path: str | None) 
     count = ranks or default_ranks()
     if count < 2:
         raise InvalidArgument(
-            "tune --device cuda: there is one GPU here, and with one rank there is nothing to choose; --ranks 2 "
-            "lets ranks share it, which says little of several"
+            "tune --device cuda: there is one GPU here, and with one rank there is nothing to choose; "
+            "--ranks 2 lets ranks share it, which says little of several"
         )
     untuned = {"PYCOLL_PROFILE": "none", "PYCOLL_CUDA_PROFILE": "", "PYCOLL_ALGO": ""}
     found: GpuTuning = pycoll.spawn(

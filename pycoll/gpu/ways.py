@@ -72,7 +72,7 @@ class Kind(ABC):
         """Whether the way runs for these arguments: decided from them alone, so by all ranks alike."""
         return True
 
-    def prepare(self, groups: Groups, way: str) -> None:
+    def prepare(self, groups: Groups, way: str) -> None:  # noqa: B027  most have nothing to prepare
         """What may wait for the GPU, before any rank's kernel waits for another's."""
 
     def schedule(self, way: str, ranks: int, topology: Topology | None = None) -> Schedule | None:
@@ -259,7 +259,9 @@ def kind_of(way: str) -> Kind:
     for kind in KINDS:
         if kind.owns(way):
             return kind
-    raise InvalidArgument(f"there is no algorithm {way!r} for allreduce on GPUs; there are: {', '.join(known())}")
+    raise InvalidArgument(
+        f"there is no algorithm {way!r} for allreduce on GPUs; there are: {', '.join(known())}"
+    )
 
 
 def known() -> list[str]:

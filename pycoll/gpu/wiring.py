@@ -2,8 +2,8 @@
 
     topology = wiring.here()             # a rank on each GPU that this process may use
 
-NVML is reached through the package nvidia-ml-py, which is optional. Both tell sorts of links, not rates; those
-are the figures that NCCL assumes, until ``pycoll topo probe --device cuda`` has measured them.
+NVML is reached through the package nvidia-ml-py, which is optional. Both tell sorts of links, not rates;
+those are the figures that NCCL assumes, until ``pycoll topo probe --device cuda`` has measured them.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class FakeGpus:
     ) -> None:
         self.ranks, self.model, self.price, self.has_nccl = ranks, model, price, has_nccl
         self.gpus = gpus or ranks
-        self.limits = {number: 1 << 20 for number in cuda.PACKETS.values()}
+        self.limits = dict.fromkeys(cuda.PACKETS.values(), 1 << 20)
         self.clocks = [0.0] * ranks
         self.ran: list[Work] = []  # rank 0's
         self.nccl = TimedNccl(self)
@@ -240,6 +240,7 @@ class FakeGpus:
         patch.setattr(cuda, "native", lambda: library)
         patch.setattr(cuda, "devices", self.devices)
         patch.setattr(cuda, "why_not", lambda: "")
+        patch.setattr(cuda, "available", lambda: True)
         patch.setattr(nccl.Group, "of", self.group_of)
         patch.setitem(sys.modules, "cupy", _cupy())
         patch.setattr("pycoll.gpu.tuning.arrays_of", lambda device: FakeArrays(self, device))
@@ -269,9 +270,7 @@ class TimedNccl(FakeNccl):
 
 @dataclass
 class TimedCommunicator(FakeCommunicator):
-    def allReduce(
-        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int
-    ) -> None:
+    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
         machine, world = self.nccl.machine, self.nccl.world
         kind = np.dtype({7: np.float32, 6: np.float16, 2: np.int32}[datatype])
         world.slots[self.rank] = _at(sendbuf, count, kind).copy()

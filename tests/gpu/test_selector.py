@@ -24,7 +24,7 @@ def test_small_sizes_go_the_kernels_and_large_ones_come_near_the_bound(name: str
     topology = pycoll.Topology.load(name)
     selector = GpuSelector(topology)
     small, large = (selector.choose("allreduce", size) for size in (1 << 10, 1 << 28))
-    assert small.way == "one_shot"
+    assert small.way == ("two_shot" if name == "dgx-1v" else "one_shot")  # not every pair has NVLink there
     assert 5e-6 < small.predicted < 20e-6
     assert large.basis == "modelled"
     bound = topology.bound("allreduce", 1 << 28)
@@ -80,7 +80,9 @@ def profile(wiring: str = "", ranks: int = 8) -> Profile:
             each = 0.6e-6 if start == 4e-6 else 1.6e-6
             wire = 2 if start == 4e-6 else 1
             seconds = start + each * made.rounds + wire * 1.75 * size / 300e9
-            rows.append(Timing("allreduce", size, "float32", way, seconds, seconds, 9, seconds, {}, "one_shot"))
+            rows.append(
+                Timing("allreduce", size, "float32", way, seconds, seconds, 9, seconds, {}, "one_shot")
+            )
     assert truth.name
     return Profile.of(GpuMachine("NVIDIA H100", ranks, "nvswitch"), ranks, rows, wiring)
 
@@ -134,7 +136,7 @@ def test_pins_in_explanations() -> None:
 
 def test_a_table_of_predictions_can_be_installed() -> None:
     table = GpuSelector(pycoll.Topology.load("dgx-h100")).table(sizes=(1 << 10, 1 << 26))
-    assert [row.way for row in table.rows][0] == "one_shot"
+    assert next(row.way for row in table.rows) == "one_shot"
     assert all(row.basis == "modelled" for row in table.rows)
 
 

@@ -113,7 +113,7 @@ def test_nvml_with_switches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nvml_with_direct_links_and_pcie(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pairs joined by two links each; between the pairs PCIe and the other socket."""
-    ancestors = {pair: 50 for pair in PAIRS} | {(0, 1): 10, (2, 3): 10}
+    ancestors = dict.fromkeys(PAIRS, 50) | {(0, 1): 10, (2, 3): 10}
     joined = {(0, 1): 2, (1, 0): 2, (2, 3): 2, (3, 2): 2}
     monkeypatch.setitem(sys.modules, "pynvml", nvml([b"Tesla V100-SXM2-16GB"] * 4, joined, ancestors))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
