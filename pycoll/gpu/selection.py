@@ -65,7 +65,7 @@ class Selection:
         return made
 
     def _settle(self) -> None:
-        """Everything that the table's rows need, now: later it might wait for kernels that wait for others."""
+        """What the table's rows need, now: later it might wait for kernels that wait for others."""
         self._settle_nccl()
         for way in dict.fromkeys(row.way for row in self.table.rows):
             if way.startswith("@"):
