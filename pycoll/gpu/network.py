@@ -13,7 +13,7 @@ from pycoll.schedule import Schedule
 from pycoll.simulation import Simulation
 from pycoll.topology import Topology
 
-__all__ = ["GpuNetwork"]
+__all__ = ["GpuNetwork", "is_simulated"]
 
 #: NCCL's LL protocol has a quarter of the bandwidth in its own model of AllReduce by a ring.
 _NCCL_LL_WIRE = 4.0
@@ -28,18 +28,20 @@ class GpuNetwork(Network):
         self._slowed: dict[tuple[Topology, float], Topology] = {}
 
     def time(self, way: str, collective: str, size: int, dtype: str, root: int) -> float | None:
-        if way.startswith("@"):
-            return None
-        return self._nccl(size).seconds if way == "nccl" else super().time(way, collective, size, dtype, root)
+        if way == "nccl":
+            return self._nccl(size).seconds
+        return super().time(way, collective, size, dtype, root) if is_simulated(way) else None
 
     def times(
         self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int
     ) -> dict[str, Prediction]:
-        simulated = [way for way in ways if way != "nccl" and not way.startswith("@")]
-        times = super().times(simulated, collective, size, dtype, root)
+        times = super().times([way for way in ways if is_simulated(way)], collective, size, dtype, root)
         if "nccl" in ways:
             times["nccl"] = self._nccl(size)
         return times
+
+    def best(self, ways: Sequence[str], collective: str, size: int, dtype: str, root: int) -> str | None:
+        return super().best([way for way in ways if is_simulated(way)], collective, size, dtype, root)
 
     def _nccl(self, size: int) -> Prediction:
         """By a ring, with the protocol that is the quicker: as NCCL's model chooses, but for its trees, NVLS,
@@ -57,7 +59,7 @@ class GpuNetwork(Network):
     def _schedule(self, way: str, collective: str, root: int) -> Schedule:
         made = ways.schedule_of(way, self._ranks, self.topology)
         if made is None:
-            raise InvalidArgument(f"nobody outside NCCL knows the transfers of {way}")
+            raise InvalidArgument(f"{way} has no transfers that could be simulated")
         return made
 
     def _estimate(self, way: str, collective: str, size: int, root: int) -> Prediction:
@@ -97,3 +99,8 @@ class GpuNetwork(Network):
             f"{self.costs.source}. 'about' marks rough estimates: of what is too far behind to be simulated, "
             "and of NCCL's own AllReduce, as if it were a ring."
         )
+
+
+def is_simulated(way: str) -> bool:
+    """Not what NCCL or a switch does by itself, and not a user's own schedule in a table."""
+    return not way.startswith("@") and way not in ("nccl", "nvls")

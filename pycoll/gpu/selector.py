@@ -15,7 +15,7 @@ from pycoll.errors import InvalidArgument, TopologyError, Unsupported
 from pycoll.explanation import Choice, Flip
 from pycoll.gpu import links, ways
 from pycoll.gpu.costs import Costs
-from pycoll.gpu.network import GpuNetwork
+from pycoll.gpu.network import GpuNetwork, is_simulated
 from pycoll.models import FlatMemory
 from pycoll.selector import Selector
 
@@ -171,9 +171,7 @@ class GpuSelector(Selector):
             yield Flip("pycoll tune --device cuda", "it measures all ways here, and groups use what it finds")
         if choice.basis in ("pin", "rule"):
             return
-        simulated = [way for way in ways if way != "nccl" and not way.startswith("@")]
-        if choice.way == "nccl":
-            simulated = []
+        simulated = [way for way in ways if is_simulated(way)] if is_simulated(choice.way) else []
         yield from super()._flips(choice, collective, size, dtype, root, simulated)
 
     def _notes(

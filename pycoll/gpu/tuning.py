@@ -27,7 +27,6 @@ from pycoll.gpu import ways
 from pycoll.gpu.arrays import Arrays, arrays_of
 from pycoll.gpu.machine import GpuMachine
 from pycoll.gpu.selection import machine_of
-from pycoll.gpu.selector import by_bounds
 from pycoll.profile import Profile, default_path
 from pycoll.tuning.measure import AS_CALLED, Race, Tuner
 from pycoll.tuning.options import TuneOptions
@@ -77,8 +76,7 @@ class GpuTuner(Tuner):
         return True
 
     def _reference(self, workload: Workload) -> str:
-        limits = self.gpus._limit
-        return by_bounds(self.comm.ranks, workload.bytes, workload.count, workload.case.dtype, limits)
+        return self.gpus._within_bounds(workload.bytes, workload.count, workload.case.dtype)
 
     def _candidates(self, workload: Workload) -> list[str]:
         case = workload.case

@@ -3,6 +3,7 @@
 | way | runs |
 |---|---|
 | ``one_shot``, ``two_shot`` | pycoll's kernels for small buffers |
+| ``nvls`` | the NVLink switch's own reductions, where the group has them |
 | ``ring/16`` | a schedule of the registry through the kernel that interprets any: 16 pieces |
 | ``late_rank/28`` | the same, whose last rank is the one that comes last at run time |
 | ``nccl:ring/16`` | a schedule over NCCL's send and recv |
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycoll import candidates
 from pycoll.decisions import split_way, way_name
-from pycoll.errors import Error, InvalidArgument
+from pycoll.errors import Error, InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     from pycoll import cuda, nccl
@@ -103,6 +104,34 @@ class Kernel(Kind):
 
     def schedule(self, way: str, ranks: int, topology: Topology | None = None) -> Schedule | None:
         return candidates.schedule_of(way_name(self._like), "allreduce", ranks)
+
+
+class Switch(Kind):
+    """Reductions inside the NVLink switch, by pycoll's kernels, where the group can have them."""
+
+    title = "the NVLink switch's own reductions"
+
+    def names(self, ranks: int, link: str) -> Iterator[str]:
+        if link == "nvswitch":
+            yield "nvls"
+
+    def owns(self, way: str) -> bool:
+        return way == "nvls"
+
+    def takes(self, groups: Groups, way: str, dtype: str, op: str, elements: int) -> bool:
+        if not getattr(groups.gpus, "nvls", False):
+            return False
+        return dtype in ("float32", "float16", "bfloat16") and op in ("sum", "avg", "premul_sum")
+
+    def call(self, groups: Groups, way: str) -> Call:
+        if not getattr(groups.gpus, "nvls", False):
+            reason = getattr(groups.gpus, "nvls_reason", "this pycoll has no kernels for it")
+            raise Unsupported(f"algorithm nvls: {reason}")
+
+        def run(x: Any, out: Any, op: str, factor: float, stream: int | None) -> Any:
+            return groups.gpus.allreduce(x, op, out=out, algorithm=way, factor=factor, stream=stream)
+
+        return run
 
 
 class Interpreted(Kind):
@@ -242,6 +271,7 @@ class Nccl(Kind):
 KINDS: tuple[Kind, ...] = (
     Kernel("one_shot", like="direct"),
     Kernel("two_shot", like="direct_two_shot"),
+    Switch(),
     FindsLate(),
     Nccl(),
     OverNccl(),
@@ -269,7 +299,9 @@ def known() -> list[str]:
     from pycoll.schedule import algorithms
 
     able = [name for name, info in algorithms().items() if "allreduce" in info.collectives]
-    kernels = [way for kind in KINDS if isinstance(kind, (Kernel, Nccl)) for way in kind.names(2, "")]
+    kernels = [
+        way for kind in KINDS if isinstance(kind, (Kernel, Switch, Nccl)) for way in kind.names(2, "nvswitch")
+    ]
     return [*kernels, *able, "nccl:NAME"]
 
 
@@ -277,12 +309,12 @@ def only_on_gpus(way: str) -> bool:
     """Whether processors have no way of this name."""
     with suppress(InvalidArgument):
         kind = kind_of(way)
-        return isinstance(kind, Kernel) or kind.over_nccl
+        return isinstance(kind, (Kernel, Switch)) or kind.over_nccl
     return False
 
 
 def schedule_of(way: str, ranks: int, topology: Topology | None = None) -> Schedule | None:
-    """The transfers that a way comes to; None for NCCL's own."""
+    """The transfers that a way comes to; None for the switch's and NCCL's own."""
     return kind_of(way).schedule(way, ranks, topology)
 
 

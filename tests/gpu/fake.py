@@ -120,6 +120,12 @@ class FakeLibrary:
             self.opened[number] = Opened(options._obj.rank, options._obj.ranks)
         pointer._obj.value = number
 
+    def _offers(self, device: int, found: Any) -> None:
+        """Nothing but what every GPU has."""
+
+    def _open_memory(self, options: Any, kind: int, pointer: Any) -> None:
+        self._open(options, pointer)
+
     def _handle(self, pointer: Any, buffer: Any) -> None:
         buffer.raw = pointer.value.to_bytes(8, "little").ljust(HANDLE, b"\0")
 

@@ -75,7 +75,8 @@ def profile(wiring: str = "", ranks: int = 8) -> Profile:
     for size in (1 << 10, 1 << 14, 1 << 18, 1 << 24):
         for way in ways.names(ranks, "nvswitch", nccl=False):
             made = ways.schedule_of(way, ranks)
-            assert made is not None
+            if made is None:
+                continue
             start = 4e-6 if split_way(way)[0] in ("one_shot", "two_shot") else 6e-6
             each = 0.6e-6 if start == 4e-6 else 1.6e-6
             wire = 2 if start == 4e-6 else 1

@@ -134,6 +134,18 @@ def test_every_name_runs(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_ranks(fake, body) == [True] * 4
 
 
+def test_the_switch_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeGpus(2)
+    fake.install(monkeypatch)
+
+    def body(gpus: cuda.Group) -> str:
+        with pytest.raises(pycoll.Unsupported, match="nvls"):
+            gpus.allreduce(gpu_array([1]), algorithm="nvls")
+        return gpus.chosen_algorithm(1 << 20)
+
+    assert on_ranks(fake, body) == ["direct_two_shot"] * 2
+
+
 def test_a_name_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeGpus(2)
     fake.install(monkeypatch)
