@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-enum { PYCOLL_CUDA_ABI = 1 };
+enum { PYCOLL_CUDA_ABI = 2 };
 enum { PYCOLL_CUDA_OK = 0, PYCOLL_CUDA_INVALID = 1, PYCOLL_CUDA_UNSUPPORTED = 2, PYCOLL_CUDA_FAILED = 3 };
 enum {
   PYCOLL_CUDA_ONE_SHOT = 0,
@@ -17,6 +17,8 @@ enum {
   PYCOLL_CUDA_REDUCE_SCATTER = 2,
   PYCOLL_CUDA_ALL_GATHER = 3
 };
+/* Up to how many bytes to each peer an allreduce is best one-shot, and two-shot. */
+enum { PYCOLL_CUDA_ONE_SHOT_BYTES = 32 << 10, PYCOLL_CUDA_TWO_SHOT_BYTES = 512 << 10 };
 
 typedef struct pycoll_cuda_group pycoll_cuda_group;
 
@@ -50,6 +52,11 @@ int pycoll_cuda_connect(pycoll_cuda_group* group, const void* handles);
 int pycoll_cuda_close(pycoll_cuda_group* group);
 /* Ends every wait of running kernels, whose outputs then hold anything. From any thread. */
 int pycoll_cuda_abort(pycoll_cuda_group* group);
+
+/* Whether what is put on the stream (a cudaStream_t) becomes part of a graph. */
+int pycoll_cuda_capturing(void* stream, int32_t* captures);
+/* Lets this thread ask for events also while another one captures a graph. */
+int pycoll_cuda_relax_capture(void);
 
 /* A buffer that peers may read and write: schedules then work in it, without staging. All ranks register a
  * buffer each, in the same order, and exchange handles as above. */

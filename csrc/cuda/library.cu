@@ -140,6 +140,21 @@ int pycoll_cuda_abort(pycoll_cuda_group* group) {
   return guarded([&] { of(group).abort(); });
 }
 
+int pycoll_cuda_capturing(void* stream, int32_t* captures) {
+  return guarded([&] {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    require(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "ask a stream");
+    *captures = status != cudaStreamCaptureStatusNone ? 1 : 0;
+  });
+}
+
+int pycoll_cuda_relax_capture(void) {
+  return guarded([&] {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    require(cudaThreadExchangeStreamCaptureMode(&mode), "relax a thread's capture mode");
+  });
+}
+
 int pycoll_cuda_register(pycoll_cuda_group* group, void* buffer, size_t bytes, void* handle) {
   return guarded([&] {
     const Handle made = of(group).offer(buffer, bytes);

@@ -36,6 +36,10 @@ std::vector<int64_t> rows_by_rank(const at::Tensor& tensor, std::vector<int64_t>
   return splits;
 }
 
+bool all_equal(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  return a == b && std::equal(a.begin() + 1, a.end(), a.begin());
+}
+
 // Whether a byte of some output, but for what a rank keeps in place, is one of an input as well.
 template <class Messages>
 bool overlap(const Messages& sends, const Messages& receives) {
@@ -86,8 +90,15 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
     require_same_dtype(input, output, kAllToAllBase);
     const auto input_rows = rows_by_rank(input, input_splits, getSize(), "input");
     const auto output_rows = rows_by_rank(output, output_splits, getSize(), "output");
-    Launch launch(kAllToAllBase, input);
-    if (input_splits.empty() && output_splits.empty()) {
+    Launch launch(kAllToAllBase, input, &enter_device_);
+    const bool on_device = !input.device().is_cpu();
+    const bool even =
+        on_device ? all_equal(input_rows, output_rows) : input_splits.empty() && output_splits.empty();
+    if (on_device && !even)
+      throw Unsupported(c10::str("pycoll ", kAllToAllBase.name(), " of tensors on ", input.device(),
+                                 " supports no uneven split sizes; move them with .cpu(), or give CUDA "
+                                 "tensors to NCCL: init_process_group(\"cpu:pycoll,cuda:nccl\")"));
+    if (even) {
       require(input.numel() == output.numel(), kAllToAllBase,
               c10::str("input and output must have as many elements, got ", input.numel(), " and ",
                        output.numel()));
@@ -118,7 +129,22 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
     for (const Tensors* list : {&outputs, &inputs})
       require(list->size() == size_t(getSize()), kAllToAll,
               c10::str("a list must hold a tensor for each of ", getSize(), " ranks, got ", list->size()));
-    Launch launch(kAllToAll, inputs);
+    Launch launch(kAllToAll, inputs, &enter_device_);
+    if (!inputs[0].device().is_cpu()) {
+      for (const Tensors* list : {&outputs, &inputs})
+        for (const at::Tensor& tensor : *list) {
+          require_same_dtype(inputs[0], tensor, kAllToAll);
+          if (tensor.numel() != inputs[0].numel())
+            throw Unsupported(c10::str("pycoll ", kAllToAll.name(), " of tensors on ", inputs[0].device(),
+                                       " supports tensors of one size only; move them with .cpu(), or give "
+                                       "CUDA tensors to NCCL: init_process_group(\"cpu:pycoll,cuda:nccl\")"));
+        }
+      CollectiveCall& call =
+          launch.add(CollectiveKind::AllToAll, inputs[0], size_t(inputs[0].numel()), opts.timeout);
+      call.input = launch.read_all(inputs);
+      call.output = launch.write_all(outputs);
+      return start(launch, opts.asyncOp, outputs);
+    }
     std::vector<Message> sends, receives;
     for (const at::Tensor& input : inputs) {
       require_same_dtype(inputs[0], input, kAllToAll);

@@ -24,19 +24,26 @@ std::vector<c10::weak_intrusive_ptr<Backend>>& live_backends() {
 
 }  // namespace
 
-Backend::Backend(Joined joined, Rendezvous rendezvous)
+Backend::Backend(Joined joined, Rendezvous rendezvous, std::shared_ptr<const Accelerator> accelerator)
     : c10d::Backend(joined.communicator->rank(), joined.communicator->ranks()),
       communicator_(std::move(joined.communicator)),
       peers_(std::move(joined.peers)),
       rendezvous_(std::move(rendezvous)),
       options_(c10::make_intrusive<Options>(
           "pycoll", std::chrono::duration_cast<std::chrono::milliseconds>(communicator_->options().timeout))),
+      accelerator_(std::move(accelerator)),
+      enter_device_([this](c10::Device device, const TorchCall& what) {
+        const auto gpus = open_gpus(device, what.name());
+        gpus->follow_current_stream();
+        return gpus->stream();
+      }),
       process_(getpid()) {
   options_->group_name = communicator_->options().group;
 }
 
-c10::intrusive_ptr<Backend> Backend::create(const Rendezvous& rendezvous) {
-  auto backend = c10::make_intrusive<Backend>(join(rendezvous), rendezvous);
+c10::intrusive_ptr<Backend> Backend::create(const Rendezvous& rendezvous,
+                                            std::shared_ptr<const Accelerator> accelerator) {
+  auto backend = c10::make_intrusive<Backend>(join(rendezvous), rendezvous, std::move(accelerator));
   std::lock_guard lock(live_mutex);
   std::erase_if(live_backends(), [](const auto& old) { return old.expired(); });
   live_backends().emplace_back(backend);
@@ -50,13 +57,16 @@ Backend::~Backend() {
 void Backend::leave_for_good() {
   if (getpid() == process_)
     shutdown();
-  else  // The threads and peers are the parent's; the least harm is to leave everything as it is.
+  else {  // The threads and peers are the parent's; the least harm is to leave everything as it is.
     new std::shared_ptr<Communicator>(std::move(communicator_));
+    new std::shared_ptr<CudaGroup>(std::move(gpus_));
+  }
 }
 
 void Backend::shutdown() {
   if (getpid() != process_ || left_.exchange(true)) return;
   works_->wait_for_none(kTimeToFinish);
+  if (const auto gpus = this->gpus()) gpus->leave(kTimeToFinish);
   communicator_->close();
   peers_ = nullptr;
 }
@@ -72,8 +82,11 @@ void Backend::shutdown_all() {
 }
 
 void Backend::abort() {
-  translating_errors(
-      [&] { communicator_->abort("rank " + std::to_string(getRank()) + " aborted the process group"); });
+  translating_errors([&] {
+    const std::string reason = "rank " + std::to_string(getRank()) + " aborted the process group";
+    if (const auto gpus = this->gpus()) gpus->watchdog().fail(reason);
+    communicator_->abort(reason);
+  });
 }
 
 void Backend::setTimeout(std::chrono::milliseconds timeout) {
@@ -89,6 +102,7 @@ c10::intrusive_ptr<AsyncWork> Backend::new_work(const Launch& launch, bool await
 
 Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList results) {
   ++called_;
+  if (!launch.device().is_cpu()) return start_on_device(launch, async, results);
   if (!async && !coalescing_) {
     std::optional<ProfiledCall> record;
     if (at::hasCallbacks()) record.emplace(getRank(), launch);
@@ -134,7 +148,10 @@ Backend::WorkPtr Backend::endCoalescing() {
   if (!coalescing_) C10_THROW_ERROR(ValueError, "pycoll: coalescing has not been started");
   auto work = std::exchange(coalescing_, nullptr);
   work->seal();
-  return work;
+  if (!coalescing_on_device_) return work;
+  auto on_device = std::exchange(coalescing_on_device_, nullptr);
+  on_device->seal();
+  return on_device;
 }
 
 const at::Tensor& Backend::only(const Tensors& tensors, const TorchCall& what) const {

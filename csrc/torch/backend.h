@@ -3,6 +3,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "engine/communicator.h"
 #include "torch/allocation.h"
 #include "torch/bootstrap.h"
+#include "torch/cuda_group.h"
 #include "torch/launch.h"
 #include "torch/work.h"
 
@@ -21,8 +23,11 @@ class Backend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   // Meets the other ranks. A failure here is told to them, so that they raise at once an error that names it.
-  static c10::intrusive_ptr<Backend> create(const Rendezvous& rendezvous);
-  Backend(Joined joined, Rendezvous rendezvous);  // for create(), which shutdown_all() knows of
+  // `accelerator`: the device that it serves beside the CPU.
+  static c10::intrusive_ptr<Backend> create(const Rendezvous& rendezvous,
+                                            std::shared_ptr<const Accelerator> accelerator);
+  Backend(Joined joined, Rendezvous rendezvous,
+          std::shared_ptr<const Accelerator> accelerator);  // for create(), which shutdown_all() knows of
   ~Backend() override;
 
   // collectives.cpp. A synchronous call runs on the caller's thread and returns null, as c10d allows.
@@ -31,6 +36,9 @@ class Backend final : public c10d::Backend {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+
+  // cuda_calls.cpp. Opens the group for CUDA tensors, as its first call on one does.
+  void eagerConnectSingleDevice(at::Device device) override;
 
   // sparse.cpp
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
@@ -113,6 +121,10 @@ class Backend final : public c10d::Backend {
   };
 
   WorkPtr start(Launch& launch, bool async, at::TensorList results);
+  std::shared_ptr<CudaGroup> gpus() const;  // null before the first call on CUDA tensors
+  std::shared_ptr<CudaGroup> open_gpus(c10::Device device, const char* what);
+  WorkPtr start_on_device(Launch& launch, bool async, at::TensorList results);
+  void wait_for_gpus(const c10d::BarrierOptions& opts);
   WorkPtr finish(c10::intrusive_ptr<AsyncWork> work, bool async);
   c10::intrusive_ptr<AsyncWork> new_work(const Launch& launch, bool awaited = true);
   WorkPtr receive(const TorchCall& what, Tensors& tensors, int source, int tag);
@@ -139,7 +151,13 @@ class Backend final : public c10d::Backend {
   std::shared_ptr<GroupWorks> works_ = std::make_shared<GroupWorks>();
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<AsyncWork> coalescing_;  // collects what is called between start- and endCoalescing
-  uint64_t exchanges_ = 0;                    // all_to_alls by messages so far, for their tags
+  c10::intrusive_ptr<CudaWork> coalescing_on_device_;
+  const std::shared_ptr<const Accelerator> accelerator_;
+  std::mutex opening_mutex_;
+  mutable std::mutex gpus_mutex_;
+  std::shared_ptr<CudaGroup> gpus_;
+  const EnterDevice enter_device_;
+  uint64_t exchanges_ = 0;  // all_to_alls by messages so far, for their tags
   std::atomic<uint64_t> monitored_barriers_{0};
   int splits_ = 0;
   std::map<std::string, int> shrinks_;  // by the ranks that stayed

@@ -30,7 +30,7 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
   return translating_errors([&] {
     const at::Tensor& tensor = only(tensors, kAllReduce);
     if (tensor.layout() == at::kSparse) return sparse_all_reduce(tensor, opts);
-    Launch launch(kAllReduce, tensors);
+    Launch launch(kAllReduce, tensors, &enter_device_);
     CollectiveCall& call =
         launch.add(CollectiveKind::AllReduce, tensor, size_t(tensor.numel()), opts.timeout);
     launch.set_op(call, opts.reduceOp);
@@ -41,8 +41,8 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
 
 Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   return translating_errors([&] {
-    Launch launch(kAllReduceCoalesced, tensors);
-    for (const at::Tensor& tensor : tensors) require_dense_cpu(tensor, kAllReduceCoalesced);
+    Launch launch(kAllReduceCoalesced, tensors, &enter_device_);
+    for (const at::Tensor& tensor : tensors) require_dense(tensor, kAllReduceCoalesced);
     const auto add = [&](at::TensorList part) {
       size_t count = 0;
       for (const at::Tensor& tensor : part) count += size_t(tensor.numel());
@@ -61,7 +61,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::Allr
 Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   return translating_errors([&] {
     const at::Tensor& tensor = only(tensors, kBroadcast);
-    Launch launch(kBroadcast, tensors);
+    Launch launch(kBroadcast, tensors, &enter_device_);
     CollectiveCall& call =
         launch.add(CollectiveKind::Broadcast, tensor, size_t(tensor.numel()), opts.timeout);
     call.root = root_of(opts.rootRank, launch.what());
@@ -78,7 +78,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
 Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   return translating_errors([&] {
     const at::Tensor& tensor = only(tensors, kReduce);
-    Launch launch(kReduce, tensors);
+    Launch launch(kReduce, tensors, &enter_device_);
     CollectiveCall& call = launch.add(CollectiveKind::Reduce, tensor, size_t(tensor.numel()), opts.timeout);
     launch.set_op(call, opts.reduceOp);
     call.root = root_of(opts.rootRank, launch.what());
@@ -92,6 +92,7 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& opts) {
   return translating_errors([&] {
+    if (!opts.asyncOp) wait_for_gpus(opts);
     Launch launch(kBarrier);
     CollectiveCall& call = launch.calls.emplace_back();
     call.kind = CollectiveKind::Barrier;

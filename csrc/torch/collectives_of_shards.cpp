@@ -43,7 +43,7 @@ Backend::WorkPtr Backend::allgather(std::vector<Tensors>& output_lists, Tensors&
     for (const at::Tensor& output : outputs) require_same_dtype(input, output, kAllGather);
     require_numel(input, outputs[size_t(getRank())].numel(), "the input, like this rank's own output,",
                   kAllGather);
-    Launch launch(kAllGather, inputs);
+    Launch launch(kAllGather, inputs, &enter_device_);
     if (equal_sizes(outputs)) {
       CollectiveCall& call =
           launch.add(CollectiveKind::AllGather, input, size_t(input.numel()), opts.timeout);
@@ -70,7 +70,7 @@ Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors>& output_lists
     require(output_lists.size() == size_t(getSize()), kAllGatherCoalesced,
             c10::str("needs a list of outputs for each of ", getSize(), " ranks, got ", output_lists.size()));
     for (const Tensors& outputs : output_lists) require_pairs(outputs, inputs, kAllGatherCoalesced);
-    Launch launch(kAllGatherCoalesced, inputs);
+    Launch launch(kAllGatherCoalesced, inputs, &enter_device_);
     Tensors results;
     for (size_t i = 0; i < inputs.size(); ++i) {
       Tensors outputs;
@@ -101,7 +101,7 @@ void Backend::add_all_gather(Launch& launch, const at::Tensor& output, const at:
 Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& opts) {
   return translating_errors([&] {
-    Launch launch(kAllGatherBase, input);
+    Launch launch(kAllGatherBase, input, &enter_device_);
     add_all_gather(launch, output, input, opts);
     return start(launch, opts.asyncOp, output);
   });
@@ -111,7 +111,7 @@ Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tens
                                                           const c10d::AllgatherOptions& opts) {
   return translating_errors([&] {
     require_pairs(outputs, inputs, kAllGatherCoalesced);
-    Launch launch(kAllGatherCoalesced, inputs);
+    Launch launch(kAllGatherCoalesced, inputs, &enter_device_);
     for (size_t i = 0; i < inputs.size(); ++i) add_all_gather(launch, outputs[i], inputs[i], opts);
     return start(launch, opts.asyncOp, outputs);
   });
@@ -125,7 +125,7 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>&
     for (const at::Tensor& input : inputs) require_same_dtype(output, input, kReduceScatter);
     require_numel(output, inputs[size_t(getRank())].numel(), "the output, like this rank's own input,",
                   kReduceScatter);
-    Launch launch(kReduceScatter, inputs);
+    Launch launch(kReduceScatter, inputs, &enter_device_);
     if (equal_sizes(inputs)) {
       CollectiveCall& call =
           launch.add(CollectiveKind::ReduceScatter, output, size_t(output.numel()), opts.timeout);
@@ -161,7 +161,7 @@ void Backend::add_reduce_scatter(Launch& launch, const at::Tensor& output, const
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) {
   return translating_errors([&] {
-    Launch launch(kReduceScatterBase, input);
+    Launch launch(kReduceScatterBase, input, &enter_device_);
     add_reduce_scatter(launch, output, input, opts);
     return start(launch, opts.asyncOp, output);
   });
@@ -171,7 +171,7 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tens
                                                           const c10d::ReduceScatterOptions& opts) {
   return translating_errors([&] {
     require_pairs(outputs, inputs, kReduceScatterCoalesced);
-    Launch launch(kReduceScatterCoalesced, inputs);
+    Launch launch(kReduceScatterCoalesced, inputs, &enter_device_);
     for (size_t i = 0; i < inputs.size(); ++i) add_reduce_scatter(launch, outputs[i], inputs[i], opts);
     return start(launch, opts.asyncOp, outputs);
   });
@@ -181,7 +181,7 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors>& output_lists, Tensors& in
                                  const c10d::GatherOptions& opts) {
   return translating_errors([&] {
     const at::Tensor& input = only(inputs, kGather);
-    Launch launch(kGather, inputs);
+    Launch launch(kGather, inputs, &enter_device_);
     CollectiveCall& call = launch.add(CollectiveKind::Gather, input, size_t(input.numel()), opts.timeout);
     call.root = root_of(opts.rootRank, launch.what());
     call.input = launch.read(input);
@@ -202,7 +202,7 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors>& output_lists, Tensors& in
 Backend::WorkPtr Backend::gather_single(at::Tensor& output, at::Tensor& input,
                                         const c10d::GatherOptions& opts) {
   return translating_errors([&] {
-    Launch launch(kGatherSingle, input);
+    Launch launch(kGatherSingle, input, &enter_device_);
     CollectiveCall& call = launch.add(CollectiveKind::Gather, input, size_t(input.numel()), opts.timeout);
     call.root = root_of(opts.rootRank, launch.what());
     call.input = launch.read(input);
@@ -218,7 +218,8 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs, std::vector<Tensors>& input_
                                   const c10d::ScatterOptions& opts) {
   return translating_errors([&] {
     const at::Tensor& output = only(outputs, kScatter);
-    Launch launch(kScatter, input_lists.empty() ? at::TensorList() : at::TensorList(input_lists[0]));
+    Launch launch(kScatter, input_lists.empty() ? at::TensorList() : at::TensorList(input_lists[0]),
+                  &enter_device_);
     CollectiveCall& call = launch.add(CollectiveKind::Scatter, output, size_t(output.numel()), opts.timeout);
     call.root = root_of(opts.rootRank, launch.what());
     call.output = launch.write(output);

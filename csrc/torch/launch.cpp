@@ -97,20 +97,16 @@ void require(bool condition, const TorchCall& what, const std::string& message) 
   if (!condition) C10_THROW_ERROR(ValueError, std::string("pycoll ") + what.name() + ": " + message);
 }
 
-void require_dense_cpu(const at::Tensor& tensor, const TorchCall& what) {
-  if (tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu()) return;
+void require_dense(const at::Tensor& tensor, const TorchCall& what) {
+  if (tensor.defined() && tensor.layout() == at::kStrided) return;
   std::string found = "an undefined tensor";
   if (tensor.defined())
-    found = tensor.layout() == at::kStrided
-                ? "a tensor on device " + tensor.device().str() +
-                      "; move it with .cpu(), or leave CUDA tensors to NCCL: "
-                      "init_process_group(\"cpu:pycoll,cuda:nccl\")"
-                : c10::str("a tensor of layout ", tensor.layout(), "; convert it with .to_dense()");
-  C10_THROW_ERROR(TypeError, std::string("pycoll ") + what.name() + " takes dense CPU tensors, got " + found);
+    found = c10::str("a tensor of layout ", tensor.layout(), "; convert it with .to_dense()");
+  C10_THROW_ERROR(TypeError, std::string("pycoll ") + what.name() + " takes dense tensors, got " + found);
 }
 
 DType dtype_of(const at::Tensor& tensor, const TorchCall& what, bool reduced) {
-  require_dense_cpu(tensor, what);
+  require_dense(tensor, what);
   if (auto dtype = engine_dtype(tensor.scalar_type())) return *dtype;
   if (!reduced) return DType::UInt8;
   throw Unsupported(std::string("pycoll ") + what.name() + " does not support dtype " +
@@ -118,8 +114,8 @@ DType dtype_of(const at::Tensor& tensor, const TorchCall& what, bool reduced) {
 }
 
 void require_same_dtype(const at::Tensor& a, const at::Tensor& b, const TorchCall& what) {
-  require_dense_cpu(a, what);
-  require_dense_cpu(b, what);
+  require_dense(a, what);
+  require_dense(b, what);
   if (a.scalar_type() == b.scalar_type()) return;
   C10_THROW_ERROR(TypeError, c10::str("pycoll ", what.name(), ": all tensors must have one dtype, got ",
                                       a.scalar_type(), " and ", b.scalar_type()));
@@ -134,7 +130,8 @@ std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout) {
   return timeout;
 }
 
-Launch::Launch(const TorchCall& what, at::TensorList shown) : what_(&what) {
+Launch::Launch(const TorchCall& what, at::TensorList shown, const EnterDevice* enter)
+    : what_(&what), enter_(enter) {
   if (at::hasCallbacks()) shown_ = shown.vec();
 }
 
@@ -189,8 +186,26 @@ void Launch::set_op(CollectiveCall& call, const c10d::ReduceOp& op) const {
                     std::to_string(int(op.op_)) + ")");
 }
 
+void Launch::use(const at::Tensor& tensor) {
+  require_dense(tensor, *what_);
+  const c10::Device device = tensor.device();
+  if (!device_) {
+    if (!device.is_cpu()) {
+      if (enter_ == nullptr)
+        throw Unsupported(c10::str("pycoll ", what_->name(), " takes CPU tensors, got one on ", device,
+                                   "; move it with .cpu(), or give CUDA tensors to NCCL: "
+                                   "init_process_group(\"cpu:pycoll,cuda:nccl\")"));
+      on_stream_ = std::make_unique<c10::StreamGuard>((*enter_)(device, *what_));
+    }
+    device_ = device;
+  }
+  if (device != *device_)
+    C10_THROW_ERROR(TypeError, c10::str("pycoll ", what_->name(), ": all tensors must be on one device, got ",
+                                        *device_, " and ", device));
+}
+
 const void* Launch::read(const at::Tensor& tensor) {
-  require_dense_cpu(tensor, *what_);
+  use(tensor);
   if (is_plain(tensor)) {
     held_.push_back(tensor);
     return tensor.const_data_ptr();
@@ -198,6 +213,7 @@ const void* Launch::read(const at::Tensor& tensor) {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   at::Tensor copy = at::empty(tensor.sizes(), tensor.options());
   copy.copy_(tensor);
+  if (on_stream_) held_.push_back(tensor);  // it is only being copied
   held_.push_back(copy);
   return held_.back().const_data_ptr();
 }
@@ -212,6 +228,7 @@ void* Launch::update(const at::Tensor& tensor) {
 const void* Launch::read_all(at::TensorList tensors) {
   if (tensors.size() == 1) return read(tensors[0]);
   if (!follow_each_other(tensors)) return flat(tensors, Direction::In);
+  use(tensors[0]);
   held_.push_back(tensors[0]);
   return tensors[0].const_data_ptr();
 }
@@ -225,7 +242,7 @@ void* Launch::update_all(at::TensorList tensors) {
 
 void* Launch::flat(at::TensorList tensors, Direction direction) {
   for (const at::Tensor& tensor : tensors) {
-    require_dense_cpu(tensor, *what_);
+    use(tensor);
     require(direction == Direction::In || elements_are_distinct(tensor), *what_,
             "several elements of the output tensor share one place in memory (as after expand()); pass "
             ".contiguous() or .clone()");
@@ -242,6 +259,7 @@ void* Launch::flat(at::TensorList tensors, Direction direction) {
     at::Tensor part = buffer.narrow(0, begin, tensor.numel()).view(tensor.sizes());
     begin += tensor.numel();
     if (direction != Direction::Out) part.copy_(tensor);
+    if (direction == Direction::In && on_stream_) held_.push_back(tensor);
     if (direction != Direction::In) copies_.push_back({tensor, part});
   }
   return buffer.mutable_data_ptr();

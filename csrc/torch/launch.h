@@ -3,10 +3,12 @@
 // layouts.
 #pragma once
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/SmallVector.h>
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -23,7 +25,7 @@ struct TorchCall {
   const char* name() const { return title + 7; }  // "all_reduce", as errors say it
 };
 
-void require_dense_cpu(const at::Tensor& tensor, const TorchCall& what);  // TypeError
+void require_dense(const at::Tensor& tensor, const TorchCall& what);  // TypeError
 // The engine's dtype. One that it lacks moves as bytes, but cannot be reduced (DistError).
 DType dtype_of(const at::Tensor& tensor, const TorchCall& what, bool reduced);
 void require_same_dtype(const at::Tensor& a, const at::Tensor& b, const TorchCall& what);  // TypeError
@@ -33,13 +35,22 @@ void require(bool condition, const TorchCall& what, const std::string& message);
 // torch's "not set" is any timeout that is not positive.
 std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout);
 
+// Tensors of a device other than the CPU's: gives the stream on which their group works, which from then on
+// waits for what is on the current one. Throws Unsupported where the device is not served.
+using EnterDevice = std::function<c10::Stream(c10::Device device, const TorchCall& what)>;
+
 class Launch {
  public:
   // `shown`: the tensors whose shapes a profiler shows.
-  explicit Launch(const TorchCall& what, at::TensorList shown = {});
+  // `enter`: of a call that takes tensors of other devices too; it must outlive the call. The first such
+  // tensor makes the device's stream the current one, until leave_device().
+  explicit Launch(const TorchCall& what, at::TensorList shown = {}, const EnterDevice* enter = nullptr);
 
   const TorchCall& what() const { return *what_; }
   const std::vector<at::Tensor>& shown() const { return shown_; }
+  // Where its tensors are; the CPU until one is known to be elsewhere.
+  c10::Device device() const { return device_.value_or(c10::Device(c10::DeviceType::CPU)); }
+  void leave_device() { on_stream_ = nullptr; }
 
   // Adds a call of the engine. It points at nothing yet. The reference holds until the next add().
   CollectiveCall& add(CollectiveKind kind, const at::Tensor& like, size_t count,
@@ -77,8 +88,12 @@ class Launch {
   };
   enum class Direction { In, Out, Both };
   void* flat(at::TensorList tensors, Direction direction);
+  void use(const at::Tensor& tensor);
 
   const TorchCall* what_;
+  const EnterDevice* enter_;
+  std::optional<c10::Device> device_;
+  std::unique_ptr<c10::StreamGuard> on_stream_;
   std::vector<at::Tensor> shown_;  // empty where no profiler runs
   c10::SmallVector<at::Tensor, 4> held_;
   c10::SmallVector<CopyBack, 2> copies_;

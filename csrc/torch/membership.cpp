@@ -31,7 +31,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::derive(const std::string& key, const 
     for (int member : members)
       if (!rendezvous_.global_ranks.empty())
         rendezvous.global_ranks.push_back(rendezvous_.global_ranks[size_t(member)]);
-    return create(rendezvous);
+    return create(rendezvous, accelerator_);
   });
 }
 
@@ -69,11 +69,12 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::
                                                  const c10::intrusive_ptr<Options>& opts, const int& rank,
                                                  const int& size) {
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
-    return create({.store = c10::make_intrusive<c10d::PrefixStore>("pycoll-merge", store),
-                   .rank = rank,
-                   .ranks = size,
-                   .options = options_for("merged", opts),
-                   .check_interrupted = rendezvous_.check_interrupted});
+    return create(Rendezvous{.store = c10::make_intrusive<c10d::PrefixStore>("pycoll-merge", store),
+                             .rank = rank,
+                             .ranks = size,
+                             .options = options_for("merged", opts),
+                             .check_interrupted = rendezvous_.check_interrupted},
+                  accelerator_);
   });
 }
 

@@ -40,6 +40,36 @@ std::function<std::string(const Placement&)> asking(const py::object& decide) {
   };
 }
 
+// pycoll.torch.accelerator.Accelerator in C++'s terms.
+std::shared_ptr<const Accelerator> asking_for_device(py::object python) {
+  // Let go of with the GIL, if there is an interpreter still.
+  const std::shared_ptr<py::object> held(new py::object(std::move(python)), [](py::object* object) {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    delete object;
+  });
+  const auto ask = [held](const char* method, auto... arguments) {
+    try {
+      return held->attr(method)(arguments...);
+    } catch (py::error_already_set& error) {
+      throw Unsupported(py::str(error.value()).cast<std::string>());
+    }
+  };
+  Accelerator accelerator;
+  accelerator.type = c10::Device(held->attr("device_type").cast<std::string>()).type();
+  accelerator.library = [ask] {
+    py::gil_scoped_acquire gil;
+    return ask("library").template cast<std::string>();
+  };
+  accelerator.stream_handle = [ask](const c10::Stream& stream) {
+    py::gil_scoped_acquire gil;
+    const auto address = ask("stream_handle", stream.id(), stream.device_index(), int(stream.device_type()))
+                             .template cast<uintptr_t>();
+    return reinterpret_cast<void*>(address);
+  };
+  return std::make_shared<const Accelerator>(std::move(accelerator));
+}
+
 Nanoseconds from_seconds(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
 }
@@ -50,27 +80,34 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                          std::vector<int> global_ranks, bool new_world,
                                          const std::string& towards, const std::string& interface, int lanes,
                                          double silence, double connect_timeout, bool fixed_order,
-                                         const py::object& decide) {
+                                         const py::object& decide, py::object accelerator) {
   if (new_world) KnownPeers::forget_all();
   const Nanoseconds timeout = from_seconds(timeout_seconds);
+  std::shared_ptr<const Accelerator> device;
+  {
+    py::gil_scoped_acquire gil;
+    device = asking_for_device(std::move(accelerator));
+  }
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
-    return Backend::create({.store = std::move(store),
-                            .rank = rank,
-                            .ranks = ranks,
-                            .options = {.group = group,
-                                        .timeout = timeout,
-                                        .decisions = decisions,
-                                        .decide = asking(decide),
-                                        .rules = rules,
-                                        .network = {.interface = interface,
-                                                    .towards = towards,
-                                                    .lanes = lanes,
-                                                    .connect_timeout = from_seconds(connect_timeout),
-                                                    .silence = from_seconds(silence)},
-                                        .fixed_order = fixed_order,
-                                        .log = log_warning},
-                            .check_interrupted = throw_if_interrupted,
-                            .global_ranks = std::move(global_ranks)});
+    return Backend::create(
+        Rendezvous{.store = std::move(store),
+                   .rank = rank,
+                   .ranks = ranks,
+                   .options = {.group = group,
+                               .timeout = timeout,
+                               .decisions = decisions,
+                               .decide = asking(decide),
+                               .rules = rules,
+                               .network = {.interface = interface,
+                                           .towards = towards,
+                                           .lanes = lanes,
+                                           .connect_timeout = from_seconds(connect_timeout),
+                                           .silence = from_seconds(silence)},
+                               .fixed_order = fixed_order,
+                               .log = log_warning},
+                   .check_interrupted = throw_if_interrupted,
+                   .global_ranks = std::move(global_ranks)},
+        device);
   });
 }
 
@@ -119,7 +156,7 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
         py::arg("group"), py::arg("decisions"), py::arg("rules"), py::arg("global_ranks"),
         py::arg("new_world"), py::arg("towards"), py::arg("interface"), py::arg("lanes"), py::arg("silence"),
-        py::arg("connect_timeout"), py::arg("fixed_order"), py::arg("decide"),
+        py::arg("connect_timeout"), py::arg("fixed_order"), py::arg("decide"), py::arg("accelerator"),
         py::call_guard<py::gil_scoped_release>());
   m.def("move_to_shared_memory", &move_to_shared_memory, py::arg("backend"), py::arg("tensor"));
   m.def("stragglers", &stragglers, py::arg("backend"));

@@ -83,7 +83,7 @@ def register() -> None:
 
     if not dist.is_available() or "pycoll" in dist.Backend.backend_list:
         return
-    dist.Backend.register_backend("pycoll", _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("pycoll", _create, extended_api=True, devices=["cpu", "cuda"])
     _serve_monitored_barrier(dist)
 
 

@@ -157,7 +157,7 @@ def command(unit: Path, output: Path) -> list[str]:
     for path in [torch_headers, torch_headers / "torch/csrc/api/include", python_headers]:
         line += ["-isystem", str(path)]
     line += ["-I", str(source_directory()), str(unit), "-o", str(output)]
-    line += [str(library()), f"-L{torch_directory / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
+    line += [str(library()), f"-L{torch_directory / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10", "-ldl"]
     return line
 
 

@@ -12,13 +12,14 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from pycoll import _network, _selection
 from pycoll.torch import Options, build
+from pycoll.torch.accelerator import CUDA, Accelerator
 
 _leaves_at_exit = False
 
 
-def create(options: Any, backend_options: Any) -> dist.Backend:
-    """See `pycoll.torch._create`. A failure on this rank is told to the others through the store, so that
-    they raise at once an error that names it."""
+def create(options: Any, backend_options: Any, accelerator: Accelerator = CUDA) -> dist.Backend:
+    """See `pycoll.torch._create`; `accelerator` is what the backend serves beside the CPU. A failure on this
+    rank is told to the others through the store, so that they raise at once an error that names it."""
     store = _keys_of_this_attempt(options.store, options.group_rank)
     try:
         wishes = _wishes(backend_options)
@@ -38,6 +39,7 @@ def create(options: Any, backend_options: Any) -> dist.Backend:
             decide=decide,
             global_ranks=_global_ranks(options),
             new_world=not dist.is_initialized(),
+            accelerator=accelerator,
             **_network.settings(_host_of(options.store), timeout)._asdict(),
         )
     except BaseException as error:

@@ -10,7 +10,9 @@ from .gang import Gang
 pytest.importorskip("torch", reason="the torch backend needs torch")
 
 SIZE = 4
+GPU_RANKS = 3
 _gangs: list[Gang] = []
+_gpu_gangs: list[Gang] = []
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,8 +25,9 @@ def _adapter_is_compiled() -> None:
 @pytest.fixture(scope="session")
 def _session() -> Iterator[None]:
     yield
-    while _gangs:
-        _gangs.pop().close()
+    for gangs in (_gangs, _gpu_gangs):
+        while gangs:
+            gangs.pop().close()
 
 
 @pytest.fixture
@@ -35,3 +38,23 @@ def ranks(_session: None) -> Callable[..., list[Any]]:
     if not _gangs:
         _gangs.append(Gang(SIZE))
     return _gangs[0].run
+
+
+@pytest.fixture(scope="session")
+def _fake_gpu_library() -> str:
+    from . import fake_gpu
+
+    return str(fake_gpu.library())
+
+
+@pytest.fixture
+def gpu_ranks(_session: None, _fake_gpu_library: str) -> Callable[..., list[Any]]:
+    """As `ranks`, in processes that have the device "fakegpu" and the module `fake_gpu`."""
+    from . import fake_gpu
+
+    if _gpu_gangs and not _gpu_gangs[0].usable:
+        _gpu_gangs.pop().close()
+    if not _gpu_gangs:
+        _gpu_gangs.append(Gang(GPU_RANKS, "pycoll_fake"))
+        _gpu_gangs[0].call(GPU_RANKS, fake_gpu.set_up, _fake_gpu_library)
+    return _gpu_gangs[0].run

@@ -1,0 +1,45 @@
+// _cuda.so by its C interface (cuda/api.h), opened when it is first needed. No CUDA header is needed here.
+#pragma once
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cuda/api.h"
+
+namespace pycoll::torch_adapter {
+
+// Which device a backend serves beside the CPU, and how to reach it. CUDA, but in tests.
+struct Accelerator {
+  c10::DeviceType type;
+  // Path of a library with the interface of cuda/api.h. Throws Unsupported that says what is missing.
+  std::function<std::string()> library;
+  std::function<void*(const c10::Stream&)> stream_handle;  // a cudaStream_t
+};
+
+class CudaLibrary {
+ public:
+  explicit CudaLibrary(const std::string& path);  // Unsupported; stays open for the life of the process
+
+  // Throws what a status says.
+  void check(int status) const;
+
+  decltype(&pycoll_cuda_open) open;
+  decltype(&pycoll_cuda_handle_bytes) handle_bytes;
+  decltype(&pycoll_cuda_handle) handle;
+  decltype(&pycoll_cuda_connect) connect;
+  decltype(&pycoll_cuda_close) close;
+  decltype(&pycoll_cuda_abort) abort;
+  decltype(&pycoll_cuda_plan) plan;
+  decltype(&pycoll_cuda_run) run;
+  decltype(&pycoll_cuda_packets) packets;
+  decltype(&pycoll_cuda_packets_limit) packets_limit;
+  decltype(&pycoll_cuda_capturing) capturing;
+  decltype(&pycoll_cuda_relax_capture) relax_capture;
+
+ private:
+  decltype(&pycoll_cuda_error) error_;
+};
+
+}  // namespace pycoll::torch_adapter
