@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pycoll.candidates import schedule_of, work_of
-from pycoll.decisions import FAST_PATH, dtype_class
+from pycoll.decisions import FAST_PATH, dtype_class, split_way
 from pycoll.profile import Profile, Timing
 
 Floats = npt.NDArray[np.float64]
@@ -55,7 +55,7 @@ class Calibration:
         if lines:
             line = lines[max(bisect_right([line.begin for line in lines], size) - 1, 0)]
             return line.alpha + line.beta * max(size, lines[0].begin)
-        if way == FAST_PATH or way.startswith("@"):
+        if not _is_schedule(way):
             return None
         coefficients = self.coefficients.get((dtype_class(dtype), _class_of(size)))
         if coefficients is None:
@@ -97,13 +97,13 @@ def _coefficients(
     known: Sequence[Timing], seconds: Callable[[Timing], float], ranks: int
 ) -> dict[tuple[str, int], tuple[float, ...]]:
     coefficients = {}
-    scheduled = [t for t in known if t.way != FAST_PATH and not t.way.startswith("@")]
+    scheduled = [t for t in known if _is_schedule(t.way)]
     for key in {(dtype_class(t.dtype), _class_of(t.bytes)) for t in scheduled}:
         rows = [t for t in scheduled if (dtype_class(t.dtype), _class_of(t.bytes)) == key]
         times = np.array([seconds(t) for t in rows])
         matrix = np.array([features(t.collective, t.way, t.bytes, ranks) for t in rows])
         # Divided by the times, so that a relative error counts the same at every size.
-        coefficients[key] = tuple(_nonnegative(matrix / times[:, None], np.ones(len(rows))))
+        coefficients[key] = tuple(nonnegative(matrix / times[:, None], np.ones(len(rows))))
     return coefficients
 
 
@@ -116,11 +116,18 @@ def features(collective: str, way: str, size: int, ranks: int) -> Floats:
     return np.array([1.0, rounds, moved, moved * piece, reduced * piece])
 
 
+def _is_schedule(way: str) -> bool:
+    """Whether the features of a way are known: not of the fast path, kernels for small buffers, or NCCL's."""
+    from pycoll.schedule import algorithms
+
+    return way != FAST_PATH and split_way(way)[0] in algorithms()
+
+
 def _class_of(size: int) -> int:
     return sum(size > end for end in _CLASS_ENDS)
 
 
-def _nonnegative(matrix: Floats, target: Floats) -> Floats:
+def nonnegative(matrix: Floats, target: Floats) -> Floats:
     """The x >= 0 that brings matrix @ x nearest to target, by descent along one coordinate at a time."""
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0

@@ -22,9 +22,12 @@ from pycoll import _core
 from pycoll._cuda_library import ERRORS, Device, Options, available, devices, native, why_not
 from pycoll._device_arrays import ArrayLibrary, library_of
 from pycoll.errors import Error, InvalidArgument, Unsupported
+from pycoll.gpu.selection import Selection
 
 if TYPE_CHECKING:
     from pycoll.communicator import Communicator
+    from pycoll.decisions import DecisionTable
+    from pycoll.explanation import Explanation
     from pycoll.schedule import Schedule
 
 __all__ = ["Device", "Group", "available", "devices", "why_not"]
@@ -69,13 +72,16 @@ class Group:
         slots: int = 0,
         packets: int = 0,
         staging: int = 0,
+        profile: object = None,
     ) -> None:
         """Collective over ``comm``.
 
         ``device`` is the GPU's index, by default the rank modulo the number of GPUs. ``blocks`` is the most
         thread blocks of a kernel (16), ``slots`` the flags of a pair of ranks at a block (4096), ``packets``
         those of a sender at a block (2049), ``staging`` the bytes of working memory (64 MiB); all the same on
-        every rank.
+        every rank. ``profile``: what `pycoll tune --device cuda` wrote, a file or a pycoll.Profile, of which
+        rank 0's counts; False for none; by default PYCOLL_CUDA_PROFILE's, or the one that was tuned for
+        these GPUs. PYCOLL_ALGO's rules for allreduce, or for ``cuda:allreduce``, are obeyed.
 
         Raises Unsupported or Error, on every rank, naming one where the CUDA part or a GPU is missing, or
         where GPUs cannot reach each other; InvalidArgument for options that do not fit.
@@ -98,6 +104,7 @@ class Group:
         try:
             handle = self._together(open_heap)
             self._together(partial(native().call, "connect", self._pointer, handle))
+            self._selection = Selection.begin(self, profile)
         except BaseException:
             self.close()
             raise
@@ -158,8 +165,10 @@ class Group:
     ) -> Any:
         """Reduce ``x`` over all ranks into ``out`` (by default in place), on a stream; returns ``out``.
 
-        ``algorithm`` is a name of the registry, a schedule, ``"one_shot"`` or ``"two_shot"``; by default the
-        kernels for small buffers up to 512 KiB a peer and the schedule ``direct_two_shot`` beyond. ``op``:
+        ``algorithm`` is a schedule or a name: of the registry, with pieces (``"ring/16"``) or without,
+        ``"one_shot"``, ``"two_shot"``, ``"nccl"`` (NCCL's own), ``"nccl:ring"`` (a schedule over NCCL). By
+        default what pins and profile say (:meth:`decisions`), and without either the kernels for small
+        buffers up to 512 KiB a peer and the schedule ``direct_two_shot`` beyond. ``op``:
         sum, avg, min, max, prod, or premul_sum with this rank's ``factor``. ``stream``: a cudaStream_t as an
         int, by default the current one of the array's library. The array's dtype: see ``DTYPES``.
 
@@ -168,11 +177,13 @@ class Group:
         out = x if out is None else out
         library = library_of(x)
         if algorithm is None:
-            algorithm = self._choice(library, x)
+            algorithm = self._choice(library, x, op)
         if isinstance(algorithm, str) and algorithm in ("one_shot", "two_shot"):
             self._check(library, x, out, library.size(x), library.size(x), "allreduce")
             return self._packets(algorithm, library, x, out, library.size(x), op, factor, stream)
-        return self.run(self._schedule(algorithm, "allreduce"), x, out, op, factor=factor, stream=stream)
+        if isinstance(algorithm, str):
+            return self._selection.run(algorithm, x, out, op, factor, stream)
+        return self.run(algorithm, x, out, op, factor=factor, stream=stream)
 
     def reduce_scatter(
         self,
@@ -288,14 +299,45 @@ class Group:
         self._blocks(schedule)
         self._plan(schedule, finds_late)
 
+    # What allreduce without an algorithm goes by
+
+    def decisions(self) -> DecisionTable:
+        """The table that decides on allreduce: printable, and mergeable with others. Sizes are bytes; what no
+        row covers is decided by fixed bounds."""
+        return self._selection.table
+
+    def install(self, table: DecisionTable) -> None:
+        """Let another table decide, the same on all ranks. Collective. Raises InvalidArgument for ways that
+        GPUs have not, Mismatch where the ranks' tables differ; the old table then stays."""
+        self._selection.install(table)
+
+    def chosen_algorithm(self, elements: int, dtype: str = "float32", op: str = "sum") -> str:
+        """What an allreduce of so many elements would run."""
+        from pycoll.bench.workload import DTYPES
+
+        size = elements * DTYPES[_core.dtypes()[self._dtype(dtype)]].itemsize
+        chosen = self._selection.choose(size, dtype, op, elements)
+        return chosen or self._within_bounds(size, elements, dtype)
+
+    def explain(self, size: int, dtype: str = "float32") -> Explanation:
+        """Why an allreduce of ``size`` bytes runs what it runs: the candidates with their times, the bound,
+        what comes next. ``print`` shows it. A local call."""
+        return self._selection.explain(size, dtype)
+
     # What calls are made of
 
-    def _choice(self, library: ArrayLibrary, x: Any) -> str:
-        for name, limit in (("one_shot", ONE_SHOT_BYTES), ("two_shot", TWO_SHOT_BYTES)):
-            fits = library.size(x) <= self._limit(name, library.dtype(x))
-            if library.bytes(x) // (self.ranks if name == "two_shot" else 1) <= limit and fits:
-                return name
-        return "direct_two_shot"
+    def _choice(self, library: ArrayLibrary, x: Any, op: str = "sum") -> str:
+        chosen = self._selection.choose(library.bytes(x), library.dtype(x), op, library.size(x))
+        return chosen or self._by_bounds(library, x)
+
+    def _by_bounds(self, library: ArrayLibrary, x: Any) -> str:
+        """What runs where nothing was pinned or measured."""
+        return self._within_bounds(library.bytes(x), library.size(x), library.dtype(x))
+
+    def _within_bounds(self, size: int, elements: int, dtype: str) -> str:
+        from pycoll.gpu.selector import by_bounds
+
+        return by_bounds(self.ranks, size, elements, dtype, self._limit)
 
     def _schedule(self, algorithm: str | Schedule, collective: str, root: int = 0) -> Schedule:
         from pycoll.schedule import build

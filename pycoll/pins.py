@@ -5,6 +5,9 @@
 Rules apart by commas, each `COLLECTIVE[:SIZES][:DTYPES]=ALGORITHM[/PIECES]`. SIZES is `FROM-TO` (FROM counts,
 TO does not), `FROM-` or a single size, in bytes with k, m or g for powers of 1024; without it the rule is for
 all sizes. DTYPES is `wide` or `narrow` (16- and 8-bit floats). Where rules overlap the later one counts.
+
+A rule may begin with `cpu:` or `cuda:`, and then is for processors or GPUs alone; without, those for
+allreduce are for both. GPUs have ways of their own: `cuda:allreduce:0-32k=one_shot,cuda:allreduce:32k-=nccl`.
 """
 
 from __future__ import annotations
@@ -21,8 +24,14 @@ if TYPE_CHECKING:
 VARIABLE = "PYCOLL_ALGO"
 
 
-def parse_pins(text: str, ranks: int | None = None, where: str = VARIABLE) -> DecisionTable:
-    """The table that the rules say. `ranks`: check that each algorithm runs on so many, and builds.
+DEVICES = ("cpu", "cuda")
+
+
+def parse_pins(
+    text: str, ranks: int | None = None, where: str = VARIABLE, device: str = "cpu"
+) -> DecisionTable:
+    """The table that the rules say for a device. `ranks`: check that each algorithm runs on so many, and
+    builds.
 
     Raises:
         InvalidArgument: naming the rule and the column, with what there is to choose from.
@@ -34,8 +43,15 @@ def parse_pins(text: str, ranks: int | None = None, where: str = VARIABLE) -> De
         if rule.strip():
             begins = column + len(rule) - len(rule.lstrip())
             try:
-                row = _rule(rule.strip())
-                way, own = _checked(row, ranks, rule.strip().index("=") + 1)
+                meant, plain = _device(rule.strip())
+                skipped = len(rule.strip()) - len(plain)
+                begins += skipped
+                row = _rule(plain)
+                if meant not in ("", device) or (device == "cuda" and not _of_gpus(meant, row)):
+                    column += len(rule) + 1
+                    continue
+                check = _checked_on_gpus if device == "cuda" else _checked
+                way, own = check(row, ranks, plain.index("=") + 1)
             except _At as error:
                 at = begins + error.offset
                 raise InvalidArgument(
@@ -51,6 +67,26 @@ class _At(Exception):
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
         self.offset = offset
+
+
+def _device(rule: str) -> tuple[str, str]:
+    """The device that a rule begins with, "" where it is for both, and the rest."""
+    first, colon, rest = rule.partition(":")
+    if colon and first.strip() in DEVICES:
+        return first.strip(), rest.lstrip()
+    return "", rule
+
+
+def _of_gpus(meant: str, row: Decision) -> bool:
+    """Of the rules for both, GPUs' tables have those for allreduce."""
+    if row.collective == "allreduce":
+        return True
+    if meant == "cuda":
+        raise _At(
+            f"tables of GPUs are for allreduce: give {row.collective} its algorithm= in the call",
+            0,
+        )
+    return False
 
 
 def _rule(rule: str) -> Decision:
@@ -101,6 +137,10 @@ def _checked(row: Decision, ranks: int | None, offset: int) -> tuple[str, dict[s
     except InvalidArgument as error:
         raise _At(str(error), offset) from None
     if algorithm not in known:
+        from pycoll.gpu.ways import only_on_gpus
+
+        if only_on_gpus(row.way):
+            raise _At(f"{row.way} is for GPUs: write cuda:{row.collective}", offset)
         raise _At(f"there is no algorithm {algorithm!r}; there are: {', '.join(known)}", offset)
     if row.way == "direct":
         return row.way, {}
@@ -116,3 +156,23 @@ def _checked(row: Decision, ranks: int | None, offset: int) -> tuple[str, dict[s
     if known[algorithm].builtin:
         return row.way, {}
     return f"@{algorithm}-{made.hash:x}", {f"{algorithm}-{made.hash:x}": made}
+
+
+def _checked_on_gpus(row: Decision, ranks: int | None, offset: int) -> tuple[str, dict[str, Schedule]]:
+    """The way as groups of GPUs know it."""
+    from pycoll import schedule
+    from pycoll.gpu import ways
+
+    try:
+        kind = ways.kind_of(row.way)
+        if ranks is None:
+            return row.way, {}
+        way = ways.spelled(row.way, ranks)
+        made = kind.schedule(way, ranks)
+    except (InvalidArgument, Unsupported) as error:
+        raise _At(str(error), offset) from None
+    info = schedule.algorithms().get(split_way(way)[0])
+    if made is None or info is None or info.builtin:
+        return way, {}
+    name = f"{split_way(way)[0]}-{made.hash:x}"
+    return f"@{name}", {name: made}

@@ -2,6 +2,9 @@
 
 A profile is for one machine and one number of ranks. The one at `default_path(ranks)` is used without being
 asked for; `pycoll.init(profile=...)` or PYCOLL_PROFILE names another, and PYCOLL_PROFILE=none uses none.
+
+Profiles of GPUs (`pycoll tune --device cuda`) are for the GPUs of a group, `pycoll.gpu.machine.GpuMachine`;
+`pycoll.cuda.Group(profile=...)` or PYCOLL_CUDA_PROFILE names one. Neither sort is ever used for the other.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -20,8 +23,10 @@ from typing import Any
 
 from pycoll.decisions import DISTANCES, DTYPE_CLASSES, FAST_PATH, Decision, DecisionTable, dtype_class
 from pycoll.errors import InvalidArgument
+from pycoll.gpu.machine import GpuMachine
 
 VARIABLE = "PYCOLL_PROFILE"
+CUDA_VARIABLE = "PYCOLL_CUDA_PROFILE"
 _VERSION = 1
 #: A way must beat the fast path by this share of its time to replace it, and by more where few rounds were
 #: measured: the quickest of twenty ways is so by luck, too.
@@ -72,12 +77,13 @@ class Timing:
     dtype: str
     way: str
     seconds: float
-    relative: float  #: median over rounds of the time / the fast path's in the same round
+    relative: float  #: median over rounds of the time / the reference's in the same round
     rounds: int
-    #: seven rounds of ten had a smaller ratio to the fast path than this; 0 where it is not known
+    #: seven rounds of ten had a smaller ratio to the reference than this; 0 where it is not known
     mostly: float = 0.0
     #: (seconds, relative) by the machine's state: near, far, unknown; of rounds that were in one throughout
     by_state: dict[str, tuple[float, float]] = field(default_factory=dict)
+    reference: str = FAST_PATH  #: the way that would run if nothing had been measured
 
     @property
     def key(self) -> tuple[str, int, str, str]:
@@ -100,19 +106,32 @@ class Timing:
 class Profile:
     """What was measured, on which machine, for how many ranks."""
 
-    machine: Machine
+    machine: Machine | GpuMachine
     ranks: int
     timings: tuple[Timing, ...]
     version: str = ""  #: of pycoll
     made: str = ""  #: when
     topology: str = ""  #: fingerprint of the topology it belongs to, where there is one
+    wiring: str = ""  #: of GPUs: the topology file that says how they are joined, where that is known
 
     @classmethod
     def of_here(cls, ranks: int, timings: Iterable[Timing]) -> Profile:
+        return cls.of(Machine.here(), ranks, timings)
+
+    @classmethod
+    def of(
+        cls, machine: Machine | GpuMachine, ranks: int, timings: Iterable[Timing], wiring: str = ""
+    ) -> Profile:
+        """A profile made now, by this version."""
         from pycoll import __version__
 
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        return cls(Machine.here(), ranks, tuple(timings), __version__, now)
+        return cls(machine, ranks, tuple(timings), __version__, now, wiring=wiring)
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda": whose times these are."""
+        return "cuda" if isinstance(self.machine, GpuMachine) else "cpu"
 
     # Files
 
@@ -121,6 +140,16 @@ class Profile:
         """Raises InvalidArgument that names file and field for what is no profile."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidArgument(f"{path}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise InvalidArgument(f"{path}: is no profile of pycoll tune: {error}") from None
+        return cls.of_dict(document, str(path))
+
+    @classmethod
+    def of_dict(cls, document: dict[str, Any], path: str) -> Profile:
+        """The profile that `to_dict` made; ``path`` is what errors call it."""
+        try:
             if document["pycoll_profile"] != _VERSION:
                 raise InvalidArgument(
                     f"{path}: a profile of version {document['pycoll_profile']}, and this pycoll reads "
@@ -128,9 +157,11 @@ class Profile:
                 )
             timings = tuple(_timing(row) for row in document["timings"])
             plain = {name: document[name] for name in ("ranks", "version", "made", "topology")}
-            return cls(machine=Machine(**document["machine"]), timings=timings, **plain)
-        except OSError as error:
-            raise InvalidArgument(f"{path}: cannot be read: {error.strerror}") from None
+            device = document.get("device", "cpu")
+            if device not in ("cpu", "cuda"):
+                raise InvalidArgument(f"{path}: device is {device!r}: it must be cpu or cuda")
+            machine = (GpuMachine if device == "cuda" else Machine)(**document["machine"])
+            return cls(machine=machine, timings=timings, wiring=document.get("wiring", ""), **plain)
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InvalidArgument):
                 raise
@@ -147,22 +178,35 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         return {
             "pycoll_profile": _VERSION,
-            **{name: getattr(self, name) for name in ("made", "version", "ranks", "topology")},
+            **{name: getattr(self, name) for name in ("made", "version", "device", "ranks", "topology")},
+            **({"wiring": self.wiring} if self.wiring else {}),
             "machine": asdict(self.machine),
             "timings": [asdict(timing) for timing in self.timings],
         }
 
     def require_here(self, ranks: int, name: str) -> None:
         """Raises InvalidArgument, naming both sides, unless it was made on this machine for so many ranks."""
-        here = Machine.here()
+        self.require(Machine.here(), ranks, name)
+
+    def require(self, here: Machine | GpuMachine, ranks: int, name: str) -> None:
+        """The same for a machine that is named: of processors, or of GPUs."""
+        gpus = isinstance(here, GpuMachine)
+        tune = "pycoll tune --device cuda" if gpus else "pycoll tune"
+        if gpus != (self.device == "cuda"):
+            whose = ("processors", "GPUs") if gpus else ("GPUs", "processors")
+            raise InvalidArgument(
+                f"the profile {name} is of {whose[0]} ({self.machine}), and this group's ranks use "
+                f"{whose[1]}: {VARIABLE} names a profile of processors, {CUDA_VARIABLE} one of GPUs; {tune} "
+                "makes one"
+            )
         if self.machine != here:
             raise InvalidArgument(
                 f"the profile {name} was made on another machine ({self.machine}), and this is {here}: run "
-                "pycoll tune here"
+                f"{tune} here"
             )
         if self.ranks != ranks:
             raise InvalidArgument(
-                f"the profile {name} is for {self.ranks} ranks, and this group has {ranks}: run pycoll tune "
+                f"the profile {name} is for {self.ranks} ranks, and this group has {ranks}: run {tune} "
                 f"--ranks {ranks}"
             )
 
@@ -188,13 +232,14 @@ class Profile:
             elif unmet:
                 kept.append(replace(old, by_state=unmet))
         timings = (*kept, *news.values())
-        return Profile(newer.machine, newer.ranks, timings, newer.version, newer.made, newer.topology)
+        return replace(newer, timings=timings)
 
     def sizes_of(self, collective: str, dtypes: str = "") -> list[int]:
         return sorted({t.bytes for t in self._of(collective, dtypes)})
 
     def at(self, collective: str, size: int, dtypes: str = "", state: str = "") -> list[Timing]:
-        """What was measured at a size, the best first: the fast path, unless another is clearly quicker.
+        """What was measured at a size, the best first: the reference (of processors the fast path), unless
+        another is clearly quicker.
 
         With `state`, by what was measured in that state of the machine, if anything was; without, by how far
         a way was behind the best one in the state that suits it least.
@@ -210,7 +255,7 @@ class Profile:
                 lag = t.relative_in(state)
             else:  # a way without a time in a state left the race there
                 lag = max(t.relative_in(s) / best[s] if s in t.by_state else math.inf for s in states)
-            if t.way == FAST_PATH:
+            if t.way == t.reference:
                 return lag * (1 - t.margin)
             # Where ranks share processors the kernel decides in some rounds who wins: once is not enough.
             doubtful = not self.tells_distances and t.mostly >= 1
@@ -235,7 +280,7 @@ class Profile:
     def relative(
         self, collective: str, way: str, size: int, dtypes: str = "", state: str = ""
     ) -> float | None:
-        """A way's time / the fast path's, at the measured size nearest to `size`; None where it was not run,
+        """A way's time / the reference's, at the measured size nearest to `size`; None where it was not run,
         or left the race early."""
         sizes = self.sizes_of(collective, dtypes)
         if not sizes:
@@ -247,8 +292,9 @@ class Profile:
 
     @property
     def tells_distances(self) -> bool:
-        """Whether the ranks can tell how far apart their processors are: not where they share them."""
-        return self.ranks <= self.machine.processors
+        """Whether the ranks can tell how far apart their processors are: not where they share them, and not
+        GPUs."""
+        return self.device == "cpu" and self.ranks <= self.machine.processors
 
     def decisions(self) -> DecisionTable:
         """For every measured size the quickest way, up to half way (in factors) to the neighbouring sizes;
@@ -270,7 +316,7 @@ class Profile:
                 best, *others = self.at(collective, size, dtypes, state)
                 if state and best.by_state and state not in best.by_state:
                     # In the other state another way may be best; the fast path fits itself to both.
-                    best = next((t for t in (best, *others) if t.way == FAST_PATH), best)
+                    best = next((t for t in (best, *others) if t.way == t.reference), best)
                     others = [t for t in self.at(collective, size, dtypes) if t is not best]
                 worth = WORTH_TRYING * best.relative_in(state)
                 alpha, beta = self._line(collective, best.way, size, dtypes, state)
@@ -328,10 +374,16 @@ def _reason(best: Timing, others: list[Timing], state: str) -> str:
 # Where profiles are kept
 
 
-def default_path(ranks: int) -> Path:
+def default_path(ranks: int, machine: Machine | GpuMachine | None = None) -> Path:
     """Where `pycoll tune` writes, and groups of so many ranks look: under the user's cache folder."""
+    where = machine or Machine.here()
+    kind = "cuda-" if isinstance(where, GpuMachine) else ""
+    return folder() / f"{kind}{where.id}-{ranks}.json"
+
+
+def folder() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "pycoll", "profiles", f"{Machine.here().id}-{ranks}.json")
+    return Path(cache, "pycoll", "profiles")
 
 
 def for_group(asked: object, ranks: int) -> Profile | None:
@@ -342,33 +394,53 @@ def for_group(asked: object, ranks: int) -> Profile | None:
     """
     if asked is None:
         asked = os.environ.get(VARIABLE) or None
+    return _settled(asked, ranks, None, "init")
+
+
+def for_gpus(asked: object, ranks: int, machine: Callable[[], GpuMachine]) -> Profile | None:
+    """The same for a group of GPUs: PYCOLL_CUDA_PROFILE names one, and "none" there, or as PYCOLL_PROFILE,
+    uses none. ``machine`` is asked only where there is a profile, as it takes a while to answer."""
+    if asked is None:
+        asked = os.environ.get(CUDA_VARIABLE) or None
+    if asked is None and os.environ.get(VARIABLE, "").lower() == "none":
+        return None
+    if asked is None and not any(folder().glob(f"cuda-*-{ranks}.json")):
+        return None
+    return _settled(asked, ranks, machine, "cuda.Group")
+
+
+def _settled(
+    asked: object, ranks: int, machine: Callable[[], GpuMachine] | None, caller: str
+) -> Profile | None:
+    """``machine``: of GPUs; None: this host's processors."""
     if asked is False or (isinstance(asked, str) and asked.lower() == "none"):
         return None
-    if isinstance(asked, Profile):
-        asked.require_here(ranks, "given to init")
-        return asked
     if isinstance(asked, (str, PathLike)):
         profile = Profile.load(asked)
-        profile.require_here(ranks, str(asked))
+        profile.require(machine() if machine else Machine.here(), ranks, str(asked))
         return profile
+    if isinstance(asked, Profile):
+        asked.require(machine() if machine else Machine.here(), ranks, f"given to {caller}")
+        return asked
     if asked is not None:
         raise InvalidArgument(
-            f"init: profile is a {type(asked).__name__}: give a file of pycoll tune, a Profile, or False"
+            f"{caller}: profile is a {type(asked).__name__}: give a file of pycoll tune, a Profile, or False"
         )
-    return _at_default_place(ranks)
+    return _at_default_place(ranks, machine)
 
 
-def _at_default_place(ranks: int) -> Profile | None:
+def _at_default_place(ranks: int, machine: Callable[[], GpuMachine] | None) -> Profile | None:
     import logging
 
     from pycoll import __version__
 
     try:
-        path = default_path(ranks)
+        here = machine() if machine else Machine.here()
+        path = default_path(ranks, here)
         if not path.exists():
             return None
         profile = Profile.load(path)
-        profile.require_here(ranks, str(path))
+        profile.require(here, ranks, str(path))
     except (InvalidArgument, OSError, RuntimeError) as error:  # not asked for: it must not stop a job
         logging.getLogger("pycoll").warning("%s; it is left unused", error)
         return None

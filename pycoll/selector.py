@@ -166,13 +166,21 @@ class Selector:
         if row is not None:
             reason = f"quickest of those measured here: {row.reason}"
             return self._choice(collective, row.way, size, dtype, root, "measured", reason)
-        ways = candidates.ways(collective, self.ranks, self.topology)
+        ways = self._ways(collective)
         best = self._best(ways, collective, size, dtype, root)
         if best is None:  # ranks share memory, and nothing was measured
             reason = "nothing was measured here yet; it needs one synchronisation where others need several"
             return self._choice(collective, FAST_PATH, size, dtype, root, "rule", reason)
         reason = "no other is predicted to be clearly quicker"
         return self._choice(collective, best, size, dtype, root, "modelled", reason)
+
+    # What there is to choose from: GPUs have other ways
+
+    def _ways(self, collective: str) -> list[str]:
+        return candidates.ways(collective, self.ranks, self.topology)
+
+    def _schedule(self, way: str, collective: str, root: int) -> Schedule | None:
+        return candidates.schedule_of(way, collective, self.ranks, root, self.topology)
 
     def _best(self, ways: list[str], collective: str, size: int, dtype: str, root: int) -> str | None:
         """The model's choice; from the cache, where there is one that knows it."""
@@ -193,7 +201,7 @@ class Selector:
         if way.startswith("@"):
             schedule = self.pins.schedules[way[1:]]
         elif way != FAST_PATH:
-            schedule = candidates.schedule_of(way, collective, self.ranks, root, self.topology)
+            schedule = self._schedule(way, collective, root)
         predicted = self.model.time(way, collective, size, dtype, root)
         return Choice(way, schedule, predicted, self._time(collective, way, size, dtype), basis, reason)
 
@@ -213,7 +221,7 @@ class Selector:
     def _best_fixed_order(self, collective: str, root: int) -> str:
         alike = [
             way
-            for way in candidates.ways(collective, self.ranks, self.topology)
+            for way in self._ways(collective)
             if candidates.adds_alike_everywhere(
                 candidates.schedule_of(way, collective, self.ranks, root, self.topology)
             )
@@ -293,7 +301,7 @@ class Selector:
         links, or all between switches, have a tenth of their bandwidth, and the quickest as it is."""
         if choice.basis != "modelled" or not isinstance(self.model, Network):
             return []
-        ways = candidates.ways(collective, self.ranks, self.topology)
+        ways = self._ways(collective)
         times = self.model.times(ways, collective, size, dtype, 0)
         rivals = [
             way
@@ -319,7 +327,7 @@ class Selector:
         looks for what would change the choice. `late` as for `choose`; without it, the explanation says from
         which lateness of one rank on another choice would be made, for up to 16 ranks."""
         choice = self.choose(collective, size, dtype, op, root)
-        ways = candidates.ways(collective, self.ranks, self.topology)
+        ways = self._ways(collective)
         if choice.way not in ways:
             ways.append(choice.way)
         bound = self.model.bound(collective, size, root)

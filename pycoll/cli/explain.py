@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 if TYPE_CHECKING:
+    from pycoll import Topology
+    from pycoll.profile import Profile
     from pycoll.selector import Selector
 
 
@@ -60,6 +62,13 @@ def explain(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Only what always adds in one order.")
     ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu, or cuda: an allreduce on GPUs, by what pycoll tune --device cuda measured here, or "
+            "with --profile or --topology."
+        ),
+    ] = "cpu",
     late: Annotated[
         str,
         typer.Option(
@@ -82,10 +91,14 @@ def explain(
         pycoll explain allreduce 25MiB --topology two_racks --late 3=200ms
 
         pycoll explain allreduce 64KiB --ranks 2
+
+        pycoll explain allreduce 1MiB --device cuda
+
+        pycoll explain allreduce 1MiB --device cuda --topology dgx-h100
     """
     import os
 
-    from pycoll import InvalidArgument
+    from pycoll import InvalidArgument, Unsupported
     from pycoll.bench.units import parse_size
     from pycoll.bench.workload import COLLECTIVES
     from pycoll.topology.units import parse_time
@@ -96,7 +109,16 @@ def explain(
     if not bytes_text and kind != "barrier":
         raise InvalidArgument("explain needs a size: pycoll explain allreduce 25MiB")
     pins = os.environ.get("PYCOLL_ALGO", "")
-    selector = _selector(topology, ranks, profile, slow or [], distance, deterministic, pins)
+    if device not in ("cpu", "cuda"):
+        raise InvalidArgument(f"--device is cpu or cuda, not {device!r}")
+    if device == "cuda" and kind != "allreduce":
+        raise Unsupported(f"--device cuda explains allreduce, not {kind}")
+    if device == "cuda":
+        if late:
+            raise Unsupported("--late is for --device cpu: GPUs find the late rank at run time")
+        selector: Selector = _gpu_selector(topology, ranks, profile, slow or [], deterministic, pins)
+    else:
+        selector = _selector(topology, ranks, profile, slow or [], distance, deterministic, pins)
     lateness = None
     if late:
         rank, equals, seconds = late.partition("=")
@@ -124,7 +146,7 @@ def _selector(
     deterministic: bool,
     pins: str,
 ) -> Selector:
-    from pycoll import InvalidArgument, Topology
+    from pycoll import InvalidArgument
     from pycoll.bench.environment import usable_cpus
     from pycoll.profile import Profile, for_group
     from pycoll.selector import Selector
@@ -136,6 +158,69 @@ def _selector(
         count = ranks or (measured.ranks if measured is not None else max(usable_cpus(), 2))
         measured = measured or for_group(None, count)
         return Selector(None, measured, pins, deterministic, ranks=count, distance=distance)
+    machine = _machine(topology, ranks, slow)
+    measured = Profile.load(profile) if profile is not None else None
+    return Selector(machine, measured, pins, deterministic, cache=True)
+
+
+def _gpu_selector(
+    topology: str, ranks: int | None, profile: Path | None, slow: list[str], fixed: bool, pins: str
+) -> Selector:
+    from pycoll import InvalidArgument
+    from pycoll.gpu.selector import GpuSelector
+    from pycoll.profile import Profile
+
+    if slow and not topology:
+        raise InvalidArgument("--slow needs --topology: it names links of one")
+    machine = _machine(topology, ranks, slow) if topology else None
+    measured = Profile.load(profile) if profile is not None else None
+    if measured is None and machine is None:
+        measured = _gpu_profile_of_here(ranks)
+    if measured is not None and ranks is not None and measured.ranks != ranks:
+        raise InvalidArgument(f"--ranks {ranks}: the profile is for {measured.ranks} ranks")
+    if measured is None and machine is None and ranks is None:
+        raise InvalidArgument(
+            "no profile of GPUs is here, and no topology was given: say --ranks N for the fixed bounds, "
+            "--topology for a prediction, or run pycoll tune --device cuda"
+        )
+    return GpuSelector(machine, measured, pins, ranks=ranks, fixed=fixed)
+
+
+def _gpu_profile_of_here(ranks: int | None) -> Profile | None:
+    """What was tuned for this host's GPUs, a rank on each: the group itself would ask the driver the same."""
+    import os
+
+    from pycoll.errors import Error
+    from pycoll.gpu import links, wiring
+    from pycoll.gpu.machine import GpuMachine
+    from pycoll.profile import CUDA_VARIABLE, Profile, for_gpus
+
+    if named := os.environ.get(CUDA_VARIABLE):
+        return None if named.lower() == "none" else Profile.load(named)
+    from pycoll import cuda
+
+    if not cuda.available():
+        return None
+    models = [device.name for device in cuda.devices()]
+    count = ranks or len(models)
+
+    def machine() -> GpuMachine:
+        used = [rank % len(models) for rank in range(count)]
+        places = list(dict.fromkeys(used))
+        link = "one gpu"
+        if len(places) > 1:
+            try:
+                link = links.summary_of(wiring.subset(wiring.here(), places))
+            except Error:
+                link = "unknown"
+        return GpuMachine.of([models[i] for i in used], [str(i) for i in used], link)
+
+    return for_gpus(None, count, machine)
+
+
+def _machine(topology: str, ranks: int | None, slow: list[str]) -> Topology:
+    from pycoll import InvalidArgument, Topology
+
     machine = Topology.load(topology)
     if ranks is not None:
         machine = machine.first(ranks)
@@ -147,5 +232,4 @@ def _selector(
             equals = ""
         if not equals:
             raise InvalidArgument(f"--slow {each}: write LINK=FACTOR, such as 'tor0<->tor1=0.5'")
-    measured = Profile.load(profile) if profile is not None else None
-    return Selector(machine, measured, pins, deterministic, cache=True)
+    return machine

@@ -49,6 +49,13 @@ def probe(
         Optional[Path],  # noqa: UP045
         typer.Option("--fit", help="Measure nothing: fit a topology to a file that --matrix wrote."),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu, or cuda: copies between the GPUs that this process sees, in one process, and how "
+            "they are wired as the driver tells it (nvidia-ml-py, or nvidia-smi). It takes cupy."
+        ),
+    ] = "cpu",
     sample_above: Annotated[
         int, typer.Option(min=2, help="With more ranks than this, a sample of pairs is measured, not all.")
     ] = 24,
@@ -70,6 +77,10 @@ def probe(
     bandwidth of a link: the way out of a cluster, or a switch's inside. Printed are the matrix, a sentence
     for each finding, and how far the simulator on the fitted topology is from what was measured.
 
+    With --device cuda the GPUs of this host are measured: every pair alone and all at once, by copies from
+    GPU to GPU. What the driver says of NVLinks, NVSwitches and PCIe becomes the graph, and the measurements
+    the bandwidth of each kind of link; where the driver says nothing, the graph is fitted as for processes.
+
     Exit code: 0; 1 if a rank died or the budget was too small for every pair; 2 for a request that makes no
     sense.
 
@@ -78,6 +89,8 @@ def probe(
         pycoll topo probe --ranks 4 -o machine.yaml
 
         torchrun --nnodes 4 --nproc-per-node 8 ... --no-python pycoll topo probe -o cluster.yaml -m links.json
+
+        pycoll topo probe --device cuda -o gpus.yaml
 
         pycoll topo probe --fit links.json --name "cluster, today" -o cluster.yaml
     """
@@ -89,6 +102,15 @@ def probe(
     for path in (output, matrix_file):
         if path is not None:
             _require_writable(path)
+    if device not in ("cpu", "cuda"):
+        raise InvalidArgument(f"--device is cpu or cuda, not {device!r}")
+    if device == "cuda" and (ranks is not None or job_size() is not None):
+        raise InvalidArgument(
+            "--device cuda: one process measures all GPUs that it sees: no --ranks, no launcher"
+        )
+    if device == "cuda" and refit is None:
+        _probe_gpus(options, name, output, matrix_file, as_json)
+        return
     if refit is not None:
         try:
             matrix: LinkMatrix | None = LinkMatrix.load(refit)
@@ -102,7 +124,28 @@ def probe(
         _write(matrix_file, matrix.to_json())  # before the fit, so that nothing is measured in vain
     from pycoll.topology.fit import fit
 
-    fitted = fit(matrix, name)
+    _report(matrix, fit(matrix, name), output, matrix_file, as_json)
+
+
+def _probe_gpus(
+    options: ProbeOptions, name: str, output: Path | None, matrix_file: Path | None, as_json: bool
+) -> None:
+    from pycoll.bench.progress import progress_bar
+    from pycoll.gpu.probe import fitted, probe_gpus
+
+    with progress_bar(sys.stderr.isatty()) as show:
+        matrix, wired = probe_gpus(options, show)
+    if matrix_file is not None:
+        _write(matrix_file, matrix.to_json())
+    if isinstance(wired, str):
+        typer.secho(f"{wired}; the graph is fitted to the measurements", fg="yellow", err=True)
+    found = fitted(matrix, None if isinstance(wired, str) else wired, name)
+    _report(matrix, found, output, matrix_file, as_json)
+
+
+def _report(
+    matrix: LinkMatrix, fitted: Fit, output: Path | None, matrix_file: Path | None, as_json: bool
+) -> None:
     if output is not None:
         _write(output, fitted.topology.to_yaml())
     _tell(matrix, fitted, as_json)

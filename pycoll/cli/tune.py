@@ -53,6 +53,12 @@ def tune(
         Optional[Path],  # noqa: UP045
         typer.Option("--profile", "-p", help="The profile's file. Default: the one that groups look for."),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu, or cuda: allreduce on GPUs, a process each, by default as many as there are GPUs."
+        ),
+    ] = "cpu",
     check: Annotated[
         bool,
         typer.Option(
@@ -73,6 +79,10 @@ def tune(
     other ways: **regret** is by how much more time the choice took than the best one, **error** by how much
     the model's prediction missed.
 
+    With **--device cuda** the ways are those of GPUs: pycoll's kernels, every algorithm through the kernel
+    that interprets schedules and over NCCL's send and recv, and NCCL's own AllReduce. The profile is for
+    these GPUs and what joins them; `pycoll.cuda.Group` finds it. It takes torch with CUDA, and cupy for NCCL.
+
     Exit code: 0 if everything was right; with --check, only if the regret is at most 5% in the median and 15%
     at every size, and the error at most 20% in the median.
 
@@ -85,11 +95,18 @@ def tune(
         pycoll tune --ranks 2 --check
 
         torchrun --nproc-per-node 2 --no-python pycoll tune
+
+        pycoll tune --device cuda --sizes 1KiB:256MiB:x4
     """
-    from pycoll import launchers
+    from pycoll import InvalidArgument, launchers
     from pycoll.profile import Profile, default_path
 
     names = [*(collectives or []), *split(collective)] or ["allreduce"]
+    if device == "cuda":
+        _tune_gpus(_options(names, ranks or 2, sizes, dtype, budget, seed), ranks, profile, check, as_json)
+        return
+    if device != "cpu":
+        raise InvalidArgument(f"--device is cpu or cuda, not {device!r}")
     options = _options(names, ranks, sizes, dtype, budget, seed)
     path = profile or default_path(options.ranks)
     if check:
@@ -102,7 +119,11 @@ def tune(
     measured = _run(options)
     wrong = sum(case.wrong for case in measured)
     if launchers.place().rank == 0:
-        passed = _check(options, measured, as_json) if check else _keep(options, measured, path, as_json)
+        if options.check is not None:
+            passed = _check(options.check, options.ranks, measured, as_json)
+        else:
+            timings = (timing for case in measured for timing in case.timings())
+            passed = _keep(Profile.of_here(options.ranks, timings), options, wrong, path, as_json)
         if busy > _QUIET and not as_json:
             typer.secho(
                 f"Others kept the machine busy (a load of {busy:.1f} at the start): what was measured may "
@@ -165,11 +186,7 @@ def _run(options: TuneOptions) -> list[Measured]:
     return measured
 
 
-def _keep(options: TuneOptions, measured: list[Measured], path: Path, as_json: bool) -> bool:
-    from pycoll.profile import Profile
-
-    wrong = sum(case.wrong for case in measured)
-    made = Profile.of_here(options.ranks, (timing for case in measured for timing in case.timings()))
+def _keep(made: Profile, options: TuneOptions, wrong: int, path: Path, as_json: bool) -> bool:
     if not wrong:
         _merged_with_earlier(path, made).save(path)
     if as_json:
@@ -184,7 +201,8 @@ def _keep(options: TuneOptions, measured: list[Measured], path: Path, as_json: b
     if wrong:
         console.print(f"WRONG RESULTS: {wrong} elements differ; nothing was written.", style="bold red")
     else:
-        console.print(f"Written to {path}; groups of {options.ranks} ranks on this machine use it.")
+        where = "these GPUs" if made.device == "cuda" else "this machine"
+        console.print(f"Written to {path}; groups of {made.ranks} ranks on {where} use it.")
     return not wrong
 
 
@@ -202,11 +220,39 @@ def _merged_with_earlier(path: Path, made: Profile) -> Profile:
     return earlier.merged_with(made) if same else made
 
 
-def _check(options: TuneOptions, measured: list[Measured], as_json: bool) -> bool:
+def _tune_gpus(
+    options: TuneOptions, ranks: int | None, path: Path | None, check: bool, as_json: bool
+) -> None:
+    from pycoll import Unsupported, launchers
+    from pycoll.gpu import tuning
+    from pycoll.profile import Profile, default_path
+
+    if options.collectives != ("allreduce",):
+        raise Unsupported(f"--device cuda measures allreduce, not {', '.join(options.collectives)}")
+    found = tuning.run(ranks, options, check, None if path is None else str(path))
+    wrong = sum(case.wrong for case in found.measured)
+    if launchers.place().rank != 0:
+        if wrong:
+            raise typer.Exit(1)
+        return
+    for reason in found.left_out:
+        typer.secho(f"Left out: {reason}", fg="yellow", err=True)
+    joined = job_size() or ranks
+    count = joined or tuning.default_ranks()
+    if found.earlier is not None:
+        passed = _check(found.earlier, count, found.measured, as_json)
+    else:
+        timings = (timing for case in found.measured for timing in case.timings())
+        made = Profile.of(found.machine, count, timings, found.wiring)
+        passed = _keep(made, options, wrong, path or default_path(count, found.machine), as_json)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _check(earlier: Profile, ranks: int, measured: list[Measured], as_json: bool) -> bool:
     from pycoll.tuning.check import summary, verdicts
 
-    assert options.check is not None
-    rows = verdicts(options.check, measured)
+    rows = verdicts(earlier, measured)
     total = summary(rows)
     if as_json:
         typer.echo(json.dumps({"rows": [asdict(row) for row in rows], "summary": total.to_dict()}, indent=1))
@@ -215,5 +261,5 @@ def _check(options: TuneOptions, measured: list[Measured], as_json: bool) -> boo
 
         from pycoll.tuning.report import print_verdicts
 
-        print_verdicts(rows, total, options.ranks, Console())
+        print_verdicts(rows, total, ranks, Console())
     return total.passed

@@ -30,7 +30,7 @@ from pycoll.topology.simulated import SimulatedMeasurer
 from pycoll.topology.tree_links import Load, TreeLink, TreeLinks, fair_shares
 from pycoll.topology.tree_topology import topology_of
 
-__all__ = ["Fit", "Quality", "fit", "pooled"]
+__all__ = ["Fit", "Quality", "fit", "pooled", "quality_of"]
 
 #: What gets less than this share of what was predicted shares something that was not.
 SHARED = 0.85
@@ -151,17 +151,25 @@ class _Observed(NamedTuple):
         return sum(self.rates)
 
 
+def _alone(matrix: LinkMatrix) -> dict[Flow, float]:
+    known = np.argwhere(~np.isnan(matrix.beta)).tolist()
+    return {Flow(a, b): 1 / float(matrix.beta[a, b]) for a, b in known}
+
+
+def _observed(matrix: LinkMatrix) -> list[_Observed]:
+    single = [_Observed((flow,), (rate,)) for flow, rate in _alone(matrix).items()]
+    return single + [_Observed(each.flows, each.rates) for each in matrix.together]
+
+
 class _Bandwidths:
     """Finds the capacities of a tree's links."""
 
     def __init__(self, matrix: LinkMatrix, links: TreeLinks) -> None:
         self.matrix, self.links = matrix, links
         self.capacity: dict[TreeLink, float] = {}
-        self.alone = {
-            Flow(a, b): 1 / float(matrix.beta[a, b]) for a, b in np.argwhere(~np.isnan(matrix.beta)).tolist()
-        }
+        self.alone = _alone(matrix)
         self.sets = [_Observed(each.flows, each.rates) for each in matrix.together]
-        self.observed = [_Observed((flow,), (rate,)) for flow, rate in self.alone.items()] + self.sets
+        self.observed = _observed(matrix)
 
     def fit(self) -> None:
         self._ranks()
@@ -338,6 +346,11 @@ def pooled(values: Sequence[float], tolerance: float) -> list[float]:
             result[index] = float(f"{middle:.3g}")
         order = order[len(group) :]
     return result
+
+
+def quality_of(topology: Topology, matrix: LinkMatrix) -> list[Quality]:
+    """How far the simulator, on any topology of these ranks, is from what was measured."""
+    return _quality(topology, matrix, _observed(matrix))
 
 
 def _quality(topology: Topology, matrix: LinkMatrix, observed: Sequence[_Observed]) -> list[Quality]:

@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any
 
 from pycoll import calibration
-from pycoll.decisions import FAST_PATH
 from pycoll.profile import Profile
 from pycoll.tuning.measure import AS_CALLED
 from pycoll.tuning.results import CLEAN, Measured
@@ -62,7 +61,7 @@ def _of_case(profile: Profile, case: Measured) -> Iterator[Verdict]:
 def _verdict(profile: Profile, case: Measured, state: str) -> Verdict:
     collective, dtype = case.case.collective, case.case.dtype
     row = profile.decisions().find(collective, case.bytes, dtype, "far" if state == "far" else "near")
-    chosen = row.way if row is not None else FAST_PATH
+    chosen = row.way if row is not None else case.reference
     best = case.best(chosen, leave_out=[AS_CALLED])
     seconds = case.seconds(chosen)
     model = calibration.fit(profile, state)

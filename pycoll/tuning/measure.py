@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -78,6 +78,7 @@ class Race:
     workload: Workload
     ways: list[str]
     kept: set[str]  # stay to the end
+    reference: str = FAST_PATH  # the way that would run if nothing were measured
     first: dict[str, float] = field(default_factory=dict)  # by way: seconds of its first calls
     rounds: dict[str, dict[int, float]] = field(default_factory=dict)
     states: dict[int, probe.State] = field(default_factory=dict)
@@ -86,7 +87,8 @@ class Race:
 
     def result(self) -> Measured:
         rounds = {way: dict(taken) for way, taken in self.rounds.items() if taken}
-        return Measured(self.case, self.workload.bytes, rounds, dict(self.states), self.wrong)
+        states = dict(self.states)
+        return Measured(self.case, self.workload.bytes, rounds, states, self.wrong, self.reference)
 
     def hopeful(self) -> list[str]:
         limit = _HOPELESS * min(self.first.values())
@@ -98,7 +100,7 @@ class Race:
         if self.full_rounds[state] < _FIRST_ROUNDS:
             return hopeful
         seen = self.result().in_state(state)
-        times = {way: seen.ratio(way, FAST_PATH) for way in hopeful if way in seen.rounds}
+        times = {way: seen.ratio(way, self.reference) for way in hopeful if way in seen.rounds}
         best = min(times.values())
         close = [way for way in sorted(times, key=lambda way: times[way]) if times[way] <= _FAR_BEHIND * best]
         staying = {*close[:_FINALISTS], *self.kept}
@@ -122,8 +124,10 @@ class Tuner(Bench):
                 done = visit * len(cases) + index
                 self.progress(f"{case.collective} {format_size(workload.bytes)}", done / len(cases) / _VISITS)
                 if visit == 0:
-                    kept = {FAST_PATH, *keep(case.collective, workload.bytes)}
-                    races.append(Race(case, workload, self._ways(case, kept, races), kept))
+                    reference = self._reference(workload)
+                    kept = {reference, *keep(case.collective, workload.bytes)}
+                    ways = self._ways(workload, kept, races)
+                    races.append(Race(case, workload, ways, kept, reference))
                 left = self.tune.budget - self._slowest(time.perf_counter() - begin)
                 self._visit(races[index], left / (len(cases) * _VISITS - done))
         return [race.result() for race in races]
@@ -138,22 +142,35 @@ class Tuner(Bench):
                 cases.setdefault((collective, workload.bytes), (case, workload))
         return list(cases.values())
 
-    def _ways(self, case: Case, kept: set[str], races: list[Race]) -> list[str]:
-        ways = candidates.ways(case.collective, self.comm.ranks)
+    # What there is to measure: groups of GPUs have other ways, and other memory
+
+    def _reference(self, workload: Workload) -> str:
+        return FAST_PATH
+
+    def _candidates(self, workload: Workload) -> list[str]:
+        return candidates.ways(workload.case.collective, self.comm.ranks)
+
+    def _subjects(self, race: Race, ways: Sequence[str]) -> dict[str, Subject]:
+        """Everything that a visit needs, prepared and checked."""
+        memory = make_buffers(race.workload, _batch_size(race.workload), private_bytes)
+        return {way: self._prepare(race, way, memory) for way in ways}
+
+    # The races
+
+    def _ways(self, workload: Workload, kept: set[str], races: list[Race]) -> list[str]:
+        case = workload.case
+        ways = self._candidates(workload)
         ways += sorted(kept - set(ways))
         before = races[-1].result() if races and races[-1].case.collective == case.collective else None
         if before is None or before.bytes < _LARGE:
             return ways
-        times = {way: before.ratio(way, FAST_PATH) for way in before.rounds}
+        times = {way: before.ratio(way, before.reference) for way in before.rounds}
         limit = max(_LEFT_OUT * min(times.values()), sorted(times.values())[:_ALWAYS_IN][-1])
         return [way for way in ways if way in kept or times.get(way, np.inf) <= limit]
 
     def _visit(self, race: Race, budget: float) -> None:
         begin = time.perf_counter()
-        workload = race.workload
-        memory = make_buffers(workload, _batch_size(workload), private_bytes)
-        ways = race.hopeful() if race.first else race.ways
-        subjects = {way: self._prepare(race, way, memory) for way in ways}
+        subjects = self._subjects(race, race.hopeful() if race.first else race.ways)
         most = _FIRST_ROUNDS + _MOST_ROUNDS
         for count in range(most):
             over = self._slowest(time.perf_counter() - begin) > budget
@@ -174,11 +191,15 @@ class Tuner(Bench):
             buffers.poison(race.workload)
         self._iterate(race.workload, subject, 1)
         self._check(race.workload, subject)
+        self._settle_iterations(race, way, subject)
+        return subject
+
+    def _settle_iterations(self, race: Race, way: str, subject: Subject) -> None:
+        """Two calls, once, and how many make a block."""
         if way not in race.first:
             race.first[way] = self._slowest(self._iterate(race.workload, subject, 2).min())
         each = max(race.first[way] * len(subject.calls), 1e-9)
         subject.iterations = min(max(int(_BLOCK_SECONDS / each), _LEAST_ITERATIONS), _MOST_ITERATIONS)
-        return subject
 
     def _round(self, race: Race, subjects: dict[str, Subject]) -> None:
         number = len(race.states)

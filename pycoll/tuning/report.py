@@ -30,7 +30,7 @@ def print_profile(profile: Profile, collectives: Sequence[str], console: Console
                 ratio = others[0].relative_in(state) / best.relative_in(state) if others else None
                 shown.add_row(
                     "" if number else format_size(size),
-                    state,
+                    "" if state == "unknown" else state,
                     Text(best.way, style="bold"),
                     format_seconds(best.seconds_in(state)),
                     others[0].way if others else "",
@@ -41,8 +41,9 @@ def print_profile(profile: Profile, collectives: Sequence[str], console: Console
     console.print(
         Text(
             "time: median over rounds of the slowest rank's time of one call. takes: the median of its "
-            "ratios to the choice's time within rounds. direct is the engine's fast path; NAME/K cuts the "
-            "buffer in K pieces.",
+            "ratios to the choice's time within rounds. "
+            + ("" if profile.device == "cuda" else "direct is the engine's fast path; ")
+            + "NAME/K cuts the buffer in K pieces.",
             style="dim",
         )
     )

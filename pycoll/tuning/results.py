@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,17 +26,16 @@ class Measured:
     rounds: dict[str, dict[int, float]]  # by way, by round: seconds
     states: dict[int, probe.State]  # by round
     wrong: int = 0  # elements that differ from what they must be
+    reference: str = FAST_PATH  # what would run if nothing had been measured
 
     def in_state(self, state: str) -> Measured:
         """The rounds that were in a state throughout."""
         numbers = {number for number, found in self.states.items() if found == state}
         rounds = {way: {n: s for n, s in taken.items() if n in numbers} for way, taken in self.rounds.items()}
-        return Measured(
-            self.case,
-            self.bytes,
-            {way: taken for way, taken in rounds.items() if taken},
-            {number: self.states[number] for number in numbers},
-            self.wrong,
+        return replace(
+            self,
+            rounds={way: taken for way, taken in rounds.items() if taken},
+            states={number: self.states[number] for number in numbers},
         )
 
     def ratio(self, way: str, to: str, quantile: float = 0.5) -> float:
@@ -58,7 +57,7 @@ class Measured:
         clean = {state: self.in_state(state) for state in CLEAN if state in self.states.values()}
         for way, taken in self.rounds.items():
             by_state = {
-                str(state): (part.seconds(way), part.ratio(way, FAST_PATH))
+                str(state): (part.seconds(way), part.ratio(way, self.reference))
                 for state, part in clean.items()
                 if way in part.rounds
             }
@@ -68,10 +67,11 @@ class Measured:
                 self.case.dtype,
                 way,
                 self.seconds(way),
-                self.ratio(way, FAST_PATH),
+                self.ratio(way, self.reference),
                 len(taken),
-                self.ratio(way, FAST_PATH, quantile=0.7),
+                self.ratio(way, self.reference, quantile=0.7),
                 by_state,
+                self.reference,
             )
 
     def to_dict(self) -> dict[str, Any]:
