@@ -17,9 +17,9 @@ from os import PathLike, fspath
 from statistics import median
 from typing import Any
 
-from pycoll.errors import InvalidArgument
+from pycoll.errors import InvalidArgument, Unsupported
 from pycoll.whatif.kineto_gpu import Step, gpu_steps
-from pycoll.whatif.workload import Layer, Workload
+from pycoll.whatif.workload import NO_EXECUTION_TRACES, Layer, Workload
 
 __all__ = ["Trace", "read_traces"]
 
@@ -38,12 +38,12 @@ class Trace:
 
 def read_traces(paths: Sequence[str | PathLike[str]]) -> Trace:
     """The step that the traces of one or several ranks of a job show: a bucket goes when the last rank has
-    it.
+    it. The traces of several ranks are of the same steps.
 
     Steps are told by DistributedDataParallel's forward, buckets by the allreduce calls that follow it; on
     GPUs steps by the profiler's step(), buckets by NCCL's kernels. The first step, after which DDP makes its
     buckets anew, and steps with other buckets than the last are left out. Raises InvalidArgument for what is
-    no such trace, Unsupported for one with other collectives.
+    no such trace, Unsupported for one with other collectives and for execution traces.
     """
     if not paths:
         raise InvalidArgument("give the trace of one rank or more")
@@ -52,14 +52,24 @@ def read_traces(paths: Sequence[str | PathLike[str]]) -> Trace:
     for path, steps in zip(paths, ranks, strict=True):
         if steps[-1].sizes != sizes:
             raise InvalidArgument(f"{fspath(path)}: its buckets are not those of {fspath(paths[0])}")
-    alike = [[step for step in steps if step.sizes == sizes] for steps in ranks]
-    ready = [
-        max(median(step.ready[index] for step in steps) for steps in alike) for index in range(len(sizes))
+    least = min(len(steps) for steps in ranks)
+    together = [
+        across
+        for across in zip(*(steps[-least:] for steps in ranks), strict=True)
+        if all(step.sizes == sizes for step in across)
     ]
-    forward, backward, rest = (
-        max(median(getattr(step, name) for step in steps) for steps in alike)
-        for name in ("forward", "backward", "rest")
-    )
+    each = [step for across in together for step in across]
+    forward, rest = (median(getattr(step, name) for step in each) for name in ("forward", "rest"))
+    # Ranks have the last sum together, and then each its own way to the next bucket: who is last with the
+    # whole way counts, not who is last with each part of it.
+    ready = [
+        median(max(step.rest + step.forward + step.ready[index] for step in across) for across in together)
+        - (rest + forward)
+        for index in range(len(sizes))
+    ]
+    backward = median(
+        max(step.rest + step.forward + step.backward for step in across) for across in together
+    ) - (rest + forward)
     layers = []
     before = 0.0
     for number, (at, size) in enumerate(zip(ready, sizes, strict=True)):
@@ -68,8 +78,7 @@ def read_traces(paths: Sequence[str | PathLike[str]]) -> Trace:
     layers.append(Layer("the rest", forward, max(0.0, backward - before), ()))
     # A tensor a bucket, each closing at once: they are DDP's own already.
     workload = Workload("trace", tuple(reversed(layers)), bucket=1, first_bucket=1, step=rest)
-    measured = median(step.period for steps in alike for step in steps)
-    return Trace(workload, measured, min(len(steps) for steps in alike), len(ranks))
+    return Trace(workload, median(step.period for step in each), len(together), len(ranks))
 
 
 def _steps(path: str) -> list[Step]:
@@ -119,7 +128,10 @@ def _steps(path: str) -> list[Step]:
 def _events(path: str) -> list[dict[str, Any]]:
     try:
         with gzip.open(path, "rt") if path.endswith(".gz") else open(path, encoding="utf-8") as file:
-            found = json.load(file)["traceEvents"]
+            document = json.load(file)
+        if isinstance(document, dict) and "nodes" in document and "traceEvents" not in document:
+            raise Unsupported(f"{path}: {NO_EXECUTION_TRACES}")
+        found = document["traceEvents"]
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:

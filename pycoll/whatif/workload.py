@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pycoll.bench.units import parse_size
-from pycoll.errors import InvalidArgument
+from pycoll.errors import InvalidArgument, Unsupported
 from pycoll.topology.units import parse_time
 
 if TYPE_CHECKING:
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["PATTERNS", "Layer", "Workload"]
 
 PATTERNS = ("ddp", "fsdp", "tp", "pp")
+
+NO_EXECUTION_TRACES = (
+    "execution traces (Chakra's, and torch's ExecutionTraceObserver) are not read; give the traces that "
+    "torch.profiler takes of the same steps, of which Chakra's get their times: "
+    "--workload trace0.json,trace1.json"
+)
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,13 @@ class Workload:
 
     @classmethod
     def load(cls, source: str | PathLike[str]) -> Workload:
-        """A YAML file (docs/whatif.md), or a transformer by name: 1b, 7b, 13b, 70b."""
+        """A YAML file (docs/whatif.md), or a transformer by name: 1b, 7b, 13b, 70b.
+
+        Raises InvalidArgument for anything else, Unsupported for Chakra's execution traces.
+        """
         text = str(source)
+        if text.endswith(".et"):
+            raise Unsupported(f"workload {text}: {NO_EXECUTION_TRACES}")
         if text.lower() in _MODELS:
             return cls.transformer(text.lower(), **_MODELS[text.lower()])
         try:

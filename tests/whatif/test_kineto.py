@@ -50,6 +50,21 @@ def test_a_step(tmp_path: Path) -> None:
     assert step.time == pytest.approx(0.007 + 0.020 + 0.005 + 0.008 + 0.010)
 
 
+def test_the_last_rank_counts_by_its_whole_way(tmp_path: Path) -> None:
+    """Rank 1 is 2 ms later into backward, and 2 ms sooner done with the rest: neither waits for the other."""
+    second = trace(tmp_path / "1.json", later=2_000)
+    document = json.loads(second.read_text())
+    for each in document["traceEvents"]:
+        if each["name"] == "gloo:all_reduce":
+            each["dur"] += 2_000
+    second.write_text(json.dumps(document))
+    found = read_traces([trace(tmp_path / "0.json"), second])
+    ways = [layer.backward for layer in reversed(found.workload.layers)]
+    # Medians of both ranks: 10 ms forward, 7 ms of the rest; each has the first bucket 23 ms after the sum.
+    assert (found.workload.layers[0].forward, found.workload.step) == pytest.approx((0.010, 0.007))
+    assert ways == pytest.approx([0.006, 0.015, 0.005])
+
+
 def test_traces_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="No such file"):
         read_traces([tmp_path / "missing.json"])
@@ -61,6 +76,14 @@ def test_traces_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "gpu.json").write_text(json.dumps({"traceEvents": [event("k", 0, 1) | {"cat": "kernel"}]}))
     with pytest.raises(InvalidArgument, match=r"0 steps of the profiler on the GPU"):
         read_traces([tmp_path / "gpu.json"])
+
+
+def test_execution_traces_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    observed = tmp_path / "observed.json"
+    observed.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}))
+    for read in (lambda: read_traces([observed]), lambda: whatif.Workload.load("chakra.0.et")):
+        with pytest.raises(Unsupported, match=r"torch\.profiler takes of the same steps"):
+            read()
 
 
 def gpu_trace(path: Path, kernel: str = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(...)") -> Path:
