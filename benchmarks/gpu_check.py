@@ -422,6 +422,13 @@ def lateness() -> Results:
     return {"rows": rows}
 
 
+def torch_distributed() -> Results:
+    """CUDA tensors through the torch backend: collectives, streams, graphs, DDP. Ranks are processes."""
+    from gpu_torch import torch_right
+
+    return torch_right()
+
+
 CHILDREN = {"sanitizer": sanitizer_child}
 STEPS: dict[str, Callable[[], Any]] = {
     "kernels right": kernels_right,
@@ -430,6 +437,7 @@ STEPS: dict[str, Callable[[], Any]] = {
     "bandwidth": bandwidth,
     "late rank": lateness,
     "processes right": processes_right,
+    "torch.distributed": torch_distributed,
     "against NCCL": against_nccl,
     "sanitizers": sanitizers,
 }
