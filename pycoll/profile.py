@@ -400,13 +400,21 @@ def for_group(asked: object, ranks: int) -> Profile | None:
 def for_gpus(asked: object, ranks: int, machine: Callable[[], GpuMachine]) -> Profile | None:
     """The same for a group of GPUs: PYCOLL_CUDA_PROFILE names one, and "none" there, or as PYCOLL_PROFILE,
     uses none. ``machine`` is asked only where there is a profile, as it takes a while to answer."""
+    if not wanted_for_gpus(asked, ranks):
+        return None
     if asked is None:
         asked = os.environ.get(CUDA_VARIABLE) or None
-    if asked is None and os.environ.get(VARIABLE, "").lower() == "none":
-        return None
-    if asked is None and not any(folder().glob(f"cuda-*-{ranks}.json")):
-        return None
     return _settled(asked, ranks, machine, "cuda.Group")
+
+
+def wanted_for_gpus(asked: object, ranks: int) -> bool:
+    """Whether there may be a profile for a group of GPUs."""
+    if asked is None:
+        asked = os.environ.get(CUDA_VARIABLE) or None
+    if asked is None:
+        off = os.environ.get(VARIABLE, "").lower() == "none"
+        return not off and any(folder().glob(f"cuda-*-{ranks}.json"))
+    return asked is not False and not (isinstance(asked, str) and asked.lower() == "none")
 
 
 def _settled(

@@ -21,7 +21,7 @@ from pycoll.errors import InvalidArgument, Mismatch, Unsupported
 from pycoll.gpu import ways
 from pycoll.gpu.machine import GpuMachine
 from pycoll.gpu.ways import Groups
-from pycoll.profile import Profile, for_gpus
+from pycoll.profile import Profile, for_gpus, wanted_for_gpus
 
 if TYPE_CHECKING:
     from pycoll import cuda
@@ -53,7 +53,8 @@ class Selection:
         Raises, on every rank, InvalidArgument for pins and profiles that make no sense here, and Unsupported
         where a pin names NCCL and NCCL cannot be used.
         """
-        places = _places(gpus)
+        wanted = _from_rank_0(gpus, lambda: "yes" if wanted_for_gpus(asked, gpus.ranks) else "")
+        places = _places(gpus) if wanted else []  # of which a profile must be
         decide = functools.partial(_decide, gpus, asked, places)
         told = json.loads(_from_rank_0(gpus, decide))
         table = _table_of(told["table"])

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -243,7 +244,9 @@ class FakeGpus:
     def install(self, patch: Any) -> None:
         """``patch``: pytest's monkeypatch."""
         library = FakeLibrary(self)
-        patch.setattr(cuda, "native", lambda: library)
+        for home in ("pycoll.cuda", "pycoll._cuda_memory"):
+            if find_spec(home) is not None:
+                patch.setattr(f"{home}.native", lambda: library)
         patch.setattr(cuda, "devices", self.devices)
         patch.setattr(cuda, "why_not", lambda: "")
         patch.setattr(cuda, "available", lambda: True)
