@@ -15,3 +15,5 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set_source_files_properties(
     csrc/reduce/kernels_avx512.cpp PROPERTIES COMPILE_OPTIONS "${kernel_options};${avx512_options}")
 endif()
+file(GLOB kernel_sources csrc/reduce/kernels_*.cpp)
+set_source_files_properties(${kernel_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)  # for their own options
