@@ -4,8 +4,8 @@
 
 Works offline with what a CUDA machine has: nvcc, CMake, ninja, pybind11, scikit-build-core, torch, cupy.
 Several ranks share one GPU: as threads of one process (all kernels at once: for checks and times), and as
-processes that reach each other by CUDA IPC. Steps that fail are noted and the others go on; the table comes
-last.
+processes that reach each other by CUDA IPC and by address ranges. Steps that fail are noted and the others
+go on; the table comes last.
 
 Exit code: 0 if everything ran and was right, 1 if not, 3 where there is no GPU.
 """
@@ -30,6 +30,7 @@ LIMIT = 345.0  # seconds for everything
 DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float64", "int32", "int64")
 OPS = ("sum", "avg", "prod", "min", "max", "premul_sum")
 SIZES = (1, 37, 1031, 262147)  # elements
+OWN_KERNELS = ("one_shot", "two_shot", "nvls")
 SCHEDULES = ("ring", "double_binary_tree", "direct", "direct_two_shot", "recursive_halving_doubling")
 
 Results = dict[str, Any]
@@ -149,7 +150,15 @@ def inputs(op: str, dtype: Any, ranks: int, count: int) -> tuple[list[Any], list
     return [part.to(dtype) for part in parts], factors, through.to(dtype)
 
 
-def check_rank(comm: Any, dtypes: Any, ops: Any, sizes: Any, algorithms: Any, blocks: int) -> list[str]:
+def check_rank(
+    comm: Any,
+    dtypes: Any,
+    ops: Any,
+    sizes: Any,
+    algorithms: Any,
+    blocks: int,
+    memory: str = "auto",
+) -> list[str]:
     """As one rank: what is wrong, in words. Ranks that are threads prepare before any kernel waits."""
     import torch
 
@@ -157,11 +166,11 @@ def check_rank(comm: Any, dtypes: Any, ops: Any, sizes: Any, algorithms: Any, bl
     from pycoll import cuda
 
     wrong: list[str] = []
-    with cuda.Group(comm, blocks=blocks) as gpus:
+    with cuda.Group(comm, blocks=blocks, memory=memory) as gpus:
         torch.cuda.set_device(gpus.device)
         schedules = {}
         for name in algorithms:
-            if name not in cuda.PACKETS and pycoll.algorithms()[name].accepts(comm.ranks):
+            if name not in OWN_KERNELS and pycoll.algorithms()[name].accepts(comm.ranks):
                 schedules[name] = pycoll.build(name, ranks=comm.ranks)
                 gpus.prepare(schedules[name])
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -171,7 +180,7 @@ def check_rank(comm: Any, dtypes: Any, ops: Any, sizes: Any, algorithms: Any, bl
                         dtype = getattr(torch, dtype_name)
                         parts, factors, right = inputs(op, dtype, comm.ranks, count)
                         for name in algorithms:
-                            if name not in cuda.PACKETS and name not in schedules:
+                            if name not in OWN_KERNELS and name not in schedules:
                                 continue
                             x = parts[comm.rank].cuda()
                             out = torch.empty_like(x)
@@ -220,18 +229,122 @@ def kernels_right() -> Results:
     return {"wrong": wrong}
 
 
+def described(comm: Any) -> tuple[str, str, str]:
+    from pycoll import cuda
+
+    with cuda.Group(comm, blocks=8) as gpus:
+        return gpus.memory_kind, gpus.memory_reason, gpus.nvls_reason
+
+
 def processes_right() -> Results:
-    """A part of it as processes, by CUDA IPC."""
+    """A part of it as processes, in each kind of memory that the GPU offers."""
     wrong = []
+    kind, why, no_nvls = spawned(described, 2, threads=False)[0]
     arguments = (
         ("float32", "bfloat16"),
         ("sum", "avg"),
         (1031, 262147),
         ("one_shot", "two_shot", "ring", "direct"),
     )
-    for found in spawned(check_rank, 2, *arguments, 8, threads=False):
-        wrong += found
-    return {"wrong": wrong}
+    for memory in {"ipc", kind}:
+        for found in spawned(check_rank, 2, *arguments, 8, memory, threads=False):
+            wrong += [f"{memory}: {text}" for text in found]
+    notes = [f"memory: {kind} ({why})", f"NVLS: {no_nvls or 'there'}"]
+    return {"wrong": wrong, "notes": notes}
+
+
+def pooled_rank(comm: Any, size: int) -> tuple[list[str], dict[str, float]]:
+    """Buffers out of a MemPool, at other places on every rank: what is wrong, and seconds an AllReduce takes
+    in staging, in the pool, where one rank's is not in it, and registered by hand."""
+    import numpy as np
+    import torch
+
+    import pycoll
+    from pycoll import cuda
+
+    wrong, times = [], {}
+    with cuda.Group(comm, blocks=16) as gpus:
+        torch.cuda.set_device(gpus.device)
+        pool = gpus.mem_pool()
+        with torch.cuda.use_mem_pool(pool):
+            before = torch.empty(1000 + 5000 * comm.rank, device="cuda")
+            pooled = torch.zeros(size // 4, device="cuda")
+        plain = torch.zeros(size // 4, device="cuda")
+        schedule = pycoll.build("direct_two_shot", ranks=comm.ranks)
+        gpus.prepare(schedule)
+
+        def timed(x: Any) -> float:
+            x.fill_(comm.rank + 1)
+            torch.cuda.synchronize()
+            comm.barrier()
+            gpus.run(schedule, x)
+            torch.cuda.synchronize()
+            total = comm.ranks * (comm.ranks + 1) // 2
+            if not bool((x == total).all()):
+                wrong.append(f"rank {comm.rank}: {int((x != total).sum())} of {x.numel()}")
+            x.zero_()
+            torch.cuda.synchronize()
+            comm.barrier()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            gpus.run(schedule, x)
+            begin.record()
+            for _ in range(3):
+                gpus.run(schedule, x)
+            end.record()
+            end.synchronize()
+            slowest = np.array([begin.elapsed_time(end) / 3e3])
+            comm.allreduce(slowest, "max")
+            return float(slowest[0])
+
+        times["staging"] = timed(plain)
+        gpus.share_pool()
+        if not gpus.is_shared(pooled) or gpus.is_shared(plain):
+            wrong.append(f"rank {comm.rank}: the pool's buffer is not the one that is shared")
+        times["pool"] = timed(pooled)
+        times["one rank without"] = timed(plain if comm.rank == 0 else pooled)
+        gpus.register(plain)
+        times["registered"] = timed(plain)
+        gpus.unregister(plain)
+        torch.cuda.synchronize()
+        comm.barrier()
+        del before, pooled
+    return wrong, times
+
+
+def pools() -> Results:
+    """torch's MemPool over the group's allocator, 2 processes."""
+    wrong, rows = [], []
+    for size in (1 << 20, 32 << 20):
+        by_rank = spawned(pooled_rank, 2, size, threads=False)
+        wrong += [text for found, _ in by_rank for text in found]
+        rows.append({"bytes": size, **by_rank[0][1]})
+    return {"wrong": wrong, "rows": rows}
+
+
+def nvls() -> Results:
+    """Through the switch, where there are several GPUs that it joins; else why not."""
+    from pycoll import cuda
+
+    ranks = len(cuda.devices())
+    if ranks < 2:
+        return {"notes": ["NVLS: not checked, there is one GPU"]}
+    _, _, reason = spawned(described, ranks, threads=False)[0]
+    if reason:
+        return {"notes": [f"NVLS: not checked, {reason}"]}
+    wrong, rows = [], []
+    for dtypes, ops in (
+        (("float32", "float16", "bfloat16"), ("sum", "avg", "premul_sum")),
+        (("float16", "bfloat16"), ("min", "max")),
+    ):
+        for found in spawned(check_rank, ranks, dtypes, ops, SIZES, ("nvls",), 16, threads=False):
+            wrong += found
+    sizes = (256 << 10, 1 << 20, 16 << 20, 256 << 20)
+    names = ("nvls", "two_shot", "direct_two_shot")
+    for row in measured(ranks, False, sizes=sizes, algorithms=names, dtype="bfloat16", batches=5):
+        rows.append({"ranks": ranks, **row})
+        if row["wrong"]:
+            wrong.append(f"{row['algorithm']} on {ranks} GPUs, {row['bytes']} bytes")
+    return {"wrong": wrong, "rows": rows}
 
 
 def sanitizer_child() -> None:
@@ -438,6 +551,8 @@ STEPS: dict[str, Callable[[], Any]] = {
     "late rank": lateness,
     "processes right": processes_right,
     "torch.distributed": torch_distributed,
+    "pools": pools,
+    "NVLS": nvls,
     "against NCCL": against_nccl,
     "sanitizers": sanitizers,
 }
@@ -449,6 +564,10 @@ def print_table(results: Results) -> None:
         return list(found.get("rows", []))
 
     print(f"\n{results['gpu']}, {results['seconds']} s")
+    for name in ("processes right", "NVLS"):
+        found = results["steps"].get(name, {}).get("found") or {}
+        for note in found.get("notes", []):
+            print(f"  {note}")
     for row in rows("latency"):
         what = f"{row['ranks']} ranks {row['bytes']:>9} B  {row['algorithm']:<8}"
         print(f"  {what} {row['median_s'] * 1e6:9.1f} us")
@@ -459,6 +578,12 @@ def print_table(results: Results) -> None:
         )
     for row in rows("against NCCL"):
         print(f"  {row['bytes']:>9} B  {row['library']:<17} {row['median_s'] * 1e6:10.1f} us")
+    for row in rows("NVLS"):
+        what = f"{row['ranks']} GPUs {row['bytes']:>9} B  {row['algorithm']:<15}"
+        print(f"  {what} {row['median_s'] * 1e6:9.1f} us")
+    for row in rows("pools"):
+        times = ", ".join(f"{k} {v * 1e3:.3f} ms" for k, v in row.items() if k != "bytes")
+        print(f"  2 ranks {row['bytes'] >> 20} MiB, buffers in: {times}")
     for row in rows("late rank"):
         times = ", ".join(f"{k} {v * 1e3:.3f} ms" for k, v in row.items() if k not in ("ranks", "bytes"))
         print(f"  {row['ranks']} ranks {row['bytes'] >> 20} MiB, one late: {times}")

@@ -17,6 +17,8 @@ KINDS = {
     "one_shot_kernel": "one-shot",
     "two_shot_kernel": "two-shot, reduce_scatter",
     "all_gather_packets": "all_gather",
+    "nvls_kernel": "NVLS: allreduce, reduce_scatter",
+    "nvls_all_gather": "NVLS: all_gather",
 }
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

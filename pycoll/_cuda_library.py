@@ -93,6 +93,28 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         ctypes.c_uint64,
         ctypes.c_void_p,
     ),
+    "offers": (ctypes.c_int32, ctypes.POINTER(ctypes.c_uint32)),
+    "open_memory": (ctypes.POINTER(Options), ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)),
+    "memory_kind": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32)),
+    "multicast_offer": (ctypes.c_void_p, ctypes.c_char_p),
+    "multicast_join": (ctypes.c_void_p, ctypes.c_char_p),
+    "multicast_bind": (ctypes.c_void_p,),
+    "multicast_drop": (ctypes.c_void_p,),
+    "nvls": (
+        ctypes.c_void_p,
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.c_double,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        ctypes.c_void_p,
+    ),
+    "pool_offer": (ctypes.c_void_p, ctypes.c_char_p),
+    "pool_connect": (ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32)),
+    "pool_use": (ctypes.c_void_p,),
+    "pool_finds": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)),
     "packets_limit": (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_uint64)),
 }
 
@@ -116,6 +138,8 @@ class Library:
         self._library.pycoll_cuda_error.restype = ctypes.c_char_p
         self._library.pycoll_cuda_handle_bytes.restype = ctypes.c_size_t
         self.handle_bytes = int(self._library.pycoll_cuda_handle_bytes())
+        self._library.pycoll_cuda_pool_batch_bytes.restype = ctypes.c_size_t
+        self.batch_bytes = int(self._library.pycoll_cuda_pool_batch_bytes())
         for name, arguments in _SIGNATURES.items():
             getattr(self._library, f"pycoll_cuda_{name}").argtypes = arguments
 

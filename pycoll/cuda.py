@@ -4,6 +4,8 @@
     gpus.allreduce(x)                             # a cupy array or a CUDA tensor of torch, in place
     gpus.run(pycoll.build("ring", ranks=8), x, x) # any schedule
     gpus.register(x)                              # schedules then work in x itself, without staging
+    with torch.cuda.use_mem_pool(pool := gpus.mem_pool()): ...  # and in what is allocated here, once
+    gpus.share_pool()                                           # the ranks have met here
 
 Small buffers go through kernels that send data and flag in one word; all else is a schedule that one kernel
 interprets. Everything is put on a stream, and nothing waits for the GPU. The compiled part is opened when it
@@ -13,13 +15,12 @@ is first needed: without it, a driver or a GPU this module still imports, and sa
 from __future__ import annotations
 
 import ctypes
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycoll import _core
-from pycoll._cuda_library import ERRORS, Device, Options, available, devices, native, why_not
+from pycoll import _core, _cuda_memory
+from pycoll._cuda_library import Device, Options, available, devices, native, why_not
 from pycoll._device_arrays import ArrayLibrary, library_of
 from pycoll.errors import Error, InvalidArgument, Unsupported
 from pycoll.gpu.selection import Selection
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pycoll.explanation import Explanation
     from pycoll.schedule import Schedule
 
-__all__ = ["Device", "Group", "available", "devices", "why_not"]
+__all__ = ["Device", "Group", "available", "devices", "mem_pool", "why_not"]
 
 #: csrc/reduce/reduce.h and csrc/schedule/collective.h, in the order of their enums.
 OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "premul_sum")
@@ -53,14 +54,24 @@ PACKETS = {"one_shot": 0, "two_shot": 1, "reduce_scatter": 2, "all_gather": 3}
 #: As in api.h: up to so many bytes sent to each peer an allreduce is one-shot; up to the next one, two-shot.
 ONE_SHOT_BYTES = 32 << 10
 TWO_SHOT_BYTES = 512 << 10
+#: api.h's collectives through the NVLink switch.
+NVLS = {"allreduce": 0, "reduce_scatter": 1, "all_gather": 2}
 
 
-class Group:
+def mem_pool(group: Group) -> Any:
+    """:meth:`Group.mem_pool` as a function."""
+    return group.mem_pool()
+
+
+class Group(_cuda_memory.GroupMemory):
     """One rank's part in a group of GPUs of one host.
 
     Collectives are called by all ranks in one order; nothing checks that they agree. Ranks may share a GPU:
     then ``blocks`` times the ranks on it may be no more than its multiprocessors, and the ranks of different
     processes run at once only under NVIDIA's MPS. To be closed when done, also as a context.
+
+    ``memory_kind`` says how ranks share memory ("ipc", "descriptors" or "fabric"), ``memory_reason`` why so;
+    ``nvls`` whether collectives can go through the NVLink switch, ``nvls_reason`` why not.
     """
 
     def __init__(
@@ -73,6 +84,7 @@ class Group:
         packets: int = 0,
         staging: int = 0,
         profile: object = None,
+        memory: str = "auto",
     ) -> None:
         """Collective over ``comm``.
 
@@ -82,6 +94,8 @@ class Group:
         every rank. ``profile``: what `pycoll tune --device cuda` wrote, a file or a pycoll.Profile, of which
         rank 0's counts; False for none; by default PYCOLL_CUDA_PROFILE's, or the one that was tuned for
         these GPUs. PYCOLL_ALGO's rules for allreduce, or for ``cuda:allreduce``, are obeyed.
+        ``memory``: "ipc" for CUDA IPC, "descriptors" or "fabric" for address ranges (which NVLS
+        needs), handed over as file descriptors or over an NVLink fabric; "auto" takes what every GPU offers.
 
         Raises Unsupported or Error, on every rank, naming one where the CUDA part or a GPU is missing, or
         where GPUs cannot reach each other; InvalidArgument for options that do not fit.
@@ -91,47 +105,33 @@ class Group:
         self._built: dict[tuple[str, str, int], Schedule] = {}
         self._plans: dict[tuple[int, bool], int] = {}
         self._registered: dict[int, int] = {}  # address -> registration
-        handle = b""
 
-        def open_heap() -> bytes:
+        def ask() -> bytes:
             self.device = len(devices()) and comm.rank % len(devices()) if device is None else device
-            options = Options(comm.rank, comm.ranks, self.device, blocks, slots, packets, staging)
-            native().call("open", ctypes.byref(options), ctypes.byref(self._pointer))
-            buffer = ctypes.create_string_buffer(native().handle_bytes)
-            native().call("handle", self._pointer, buffer)
-            return buffer.raw
+            found = ctypes.c_uint32()
+            native().call("offers", self.device, ctypes.byref(found))
+            return bytes(found)
 
+        told = self._together(ask)
+        offers = np.frombuffer(told, np.uint32).tolist()
+        self.memory_kind, self.memory_reason = _cuda_memory.choose(memory, offers)
+        options = Options(comm.rank, comm.ranks, self.device, blocks, slots, packets, staging)
         try:
-            handle = self._together(open_heap)
-            self._together(partial(native().call, "connect", self._pointer, handle))
+            try:
+                self._open(options)
+            except InvalidArgument:
+                raise
+            except Error as error:
+                if memory != "auto" or self.memory_kind == "ipc":
+                    raise
+                self.close()
+                self.memory_kind, self.memory_reason = "ipc", str(error)
+                self._open(options)
+            self.nvls_reason = self._open_nvls(offers)
             self._selection = Selection.begin(self, profile)
         except BaseException:
             self.close()
             raise
-
-    def _together(self, step: Any) -> bytes:
-        """Runs a step on every rank and gathers the bytes that it returns; where it fails on any rank, raises
-        on every one."""
-        error, mine = None, b""
-        try:
-            mine = step() or b""
-        except Error as raised:
-            error = raised
-            mine = f"rank {self.rank}: {raised}".encode()[:1000]
-        size = 4 + max(1000, len(mine))
-        kinds = [None, *ERRORS.values()]
-        status = 0 if error is None else next((i for i, kind in enumerate(kinds) if type(error) is kind), 3)
-        sent = np.zeros(size, np.uint8)
-        sent[0] = status
-        sent[2:4] = np.frombuffer(len(mine).to_bytes(2, "little"), np.uint8)
-        sent[4 : 4 + len(mine)] = np.frombuffer(mine, np.uint8)
-        told = np.zeros((self.ranks, size), np.uint8)
-        self._comm.all_gather(sent, out=told)
-        texts = [bytes(row[4 : 4 + int.from_bytes(bytes(row[2:4]), "little")]) for row in told]
-        for row, text in zip(told, texts, strict=True):
-            if row[0]:
-                raise ERRORS[int(row[0])](text.decode(errors="replace")) from error
-        return b"".join(texts)
 
     def __enter__(self) -> Group:
         return self
@@ -166,11 +166,15 @@ class Group:
         """Reduce ``x`` over all ranks into ``out`` (by default in place), on a stream; returns ``out``.
 
         ``algorithm`` is a schedule or a name: of the registry, with pieces (``"ring/16"``) or without,
-        ``"one_shot"``, ``"two_shot"``, ``"nccl"`` (NCCL's own), ``"nccl:ring"`` (a schedule over NCCL). By
-        default what pins and profile say (:meth:`decisions`), and without either the kernels for small
-        buffers up to 512 KiB a peer and the schedule ``direct_two_shot`` beyond. ``op``:
+        ``"one_shot"``, ``"two_shot"``, ``"nvls"``, ``"nccl"`` (NCCL's own), ``"nccl:ring"`` (a schedule over
+        NCCL). By default what pins and profile say (:meth:`decisions`), and without either the kernels for
+        small buffers up to 512 KiB a peer and the schedule ``direct_two_shot`` beyond. ``op``:
         sum, avg, min, max, prod, or premul_sum with this rank's ``factor``. ``stream``: a cudaStream_t as an
         int, by default the current one of the array's library. The array's dtype: see ``DTYPES``.
+
+        NVLS reduces float32, float16 and bfloat16 by sum, avg and premul_sum, and the last two by min and
+        max, of which a NaN may be lost. All ranks get the same bits; in what order the switch adds is not
+        known, and 16-bit floats are summed in float32.
 
         Raises InvalidArgument and Unsupported for what does not fit; a failure of the GPU is an Error.
         """
@@ -178,6 +182,9 @@ class Group:
         library = library_of(x)
         if algorithm is None:
             algorithm = self._choice(library, x, op)
+        if algorithm == "nvls":
+            self._check(library, x, out, library.size(x), library.size(x), "allreduce")
+            return self._through_switch("allreduce", library, x, out, library.size(x), op, factor, stream)
         if isinstance(algorithm, str) and algorithm in ("one_shot", "two_shot"):
             self._check(library, x, out, library.size(x), library.size(x), "allreduce")
             return self._packets(algorithm, library, x, out, library.size(x), op, factor, stream)
@@ -198,6 +205,9 @@ class Group:
         """Reduce shard r of ``x`` over all ranks into ``out`` of rank r. See :meth:`allreduce`."""
         library = library_of(x)
         count = library.size(out)
+        if algorithm == "nvls":
+            self._check(library, x, out, count * self.ranks, count, "reduce_scatter")
+            return self._through_switch("reduce_scatter", library, x, out, count, op, factor, stream)
         if algorithm is None and count <= self._limit("reduce_scatter", library.dtype(x)):
             self._check(library, x, out, count * self.ranks, count, "reduce_scatter")
             return self._packets("reduce_scatter", library, x, out, count, op, factor, stream)
@@ -210,6 +220,9 @@ class Group:
         """Put every rank's ``x`` side by side into ``out``. See :meth:`allreduce`; takes any dtype."""
         library = library_of(x)
         count = library.size(x)
+        if algorithm == "nvls":
+            self._check(library, x, out, count, count * self.ranks, "all_gather")
+            return self._through_switch("all_gather", library, x, out, count, "sum", 1.0, stream)
         if algorithm is None and count <= self._limit("all_gather", library.dtype(x)):
             self._check(library, x, out, count, count * self.ranks, "all_gather")
             return self._packets("all_gather", library, x, out, count, "sum", 1.0, stream)
@@ -239,8 +252,9 @@ class Group:
         that has no input, or no output, gives its other buffer for it). With ``finds_late`` the schedule's
         *last* rank is the one that comes last at run time, whichever it is: for schedules of ``late_rank``;
         it needs atomic operations between GPUs, which NVLink has and PCIe mostly has not.
-        Where ``out`` is registered and holds the whole buffer, ranks work in it; else in staging, window by
-        window.
+        Where ``out`` is registered and holds the whole buffer, ranks work in it. So they do where every
+        rank's lies in a pool that it shared (:meth:`share_pool`), which they find out in the kernel. Else
+        they work in staging, window by window.
         """
         out = x if out is None else out
         library = library_of(x)
@@ -270,27 +284,6 @@ class Group:
                 pointer,
             )
         return out
-
-    def register(self, x: Any) -> None:
-        """Let peers read and write ``x`` itself. Collective, each rank with a buffer of its own, aligned to
-        16 bytes; ``x`` must outlive its registration. Raises on every rank where it fails on one."""
-        library = library_of(x)
-
-        def offer() -> bytes:
-            buffer = ctypes.create_string_buffer(native().handle_bytes)
-            native().call("register", self._pointer, library.address(x), library.bytes(x), buffer)
-            return buffer.raw
-
-        handles, made = self._together(offer), ctypes.c_int32()
-        self._together(partial(native().call, "register_connect", self._pointer, handles, ctypes.byref(made)))
-        self._registered[library.address(x)] = made.value
-
-    def unregister(self, x: Any) -> None:
-        """Take back :meth:`register`. Waits for this rank's last collective; the ranks should meet first."""
-        registration = self._registered.pop(library_of(x).address(x), None)
-        if registration is None:
-            raise InvalidArgument("the buffer is not registered")
-        native().call("unregister", self._pointer, registration)
 
     def prepare(self, schedule: Schedule, finds_late: bool = False) -> None:
         """Put a schedule's table on the GPU, which its first :meth:`run` does otherwise. Where ranks are
@@ -338,6 +331,22 @@ class Group:
         from pycoll.gpu.selector import by_bounds
 
         return by_bounds(self.ranks, size, elements, dtype, self._limit)
+
+    def _through_switch(
+        self,
+        which: str,
+        library: ArrayLibrary,
+        x: Any,
+        out: Any,
+        count: int,
+        op: str,
+        factor: float,
+        stream: int | None,
+    ) -> Any:
+        if not self.nvls:
+            raise Unsupported(f"algorithm nvls: {self.nvls_reason}")
+        self._put("nvls", NVLS[which], library, x, out, count, op, factor, stream)
+        return out
 
     def _schedule(self, algorithm: str | Schedule, collective: str, root: int = 0) -> Schedule:
         from pycoll.schedule import build
@@ -404,11 +413,26 @@ class Group:
         factor: float,
         stream: int | None,
     ) -> Any:
+        self._put("packets", PACKETS[which], library, x, out, count, op, factor, stream)
+        return out
+
+    def _put(
+        self,
+        call: str,
+        which: int,
+        library: ArrayLibrary,
+        x: Any,
+        out: Any,
+        count: int,
+        op: str,
+        factor: float,
+        stream: int | None,
+    ) -> None:
         with library.on(stream) as pointer:
             native().call(
-                "packets",
+                call,
                 self._pointer,
-                PACKETS[which],
+                which,
                 self._dtype(library.dtype(x)),
                 self._op(op),
                 factor,
@@ -417,7 +441,6 @@ class Group:
                 count,
                 pointer,
             )
-        return out
 
     def _limit(self, which: str, dtype: str) -> int:
         limit = ctypes.c_uint64()

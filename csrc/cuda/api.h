@@ -58,6 +58,39 @@ int pycoll_cuda_capturing(void* stream, int32_t* captures);
 /* Lets this thread ask for events also while another one captures a graph. */
 int pycoll_cuda_relax_capture(void);
 
+/* How ranks share memory: by CUDA IPC, which pycoll_cuda_open takes, or by address ranges as file descriptors
+ * or fabric handles. pycoll_cuda_offers: the bits of what a device offers. All ranks open with one kind. */
+enum { PYCOLL_CUDA_MEMORY_IPC = 0, PYCOLL_CUDA_MEMORY_DESCRIPTOR = 1, PYCOLL_CUDA_MEMORY_FABRIC = 2 };
+enum { PYCOLL_CUDA_OFFERS_DESCRIPTORS = 1, PYCOLL_CUDA_OFFERS_FABRIC = 2, PYCOLL_CUDA_OFFERS_MULTICAST = 4 };
+int pycoll_cuda_offers(int32_t device, uint32_t* offers);
+int pycoll_cuda_open_memory(const pycoll_cuda_options* options, int32_t kind, pycoll_cuda_group** group);
+int pycoll_cuda_memory_kind(pycoll_cuda_group* group, int32_t* kind);
+
+/* Collectives through the NVLink switch (NVLS) need a multicast object. Each of the three is called by all
+ * ranks before any calls the next; handles are exchanged as above, and only rank 0's says something. Where
+ * one fails all ranks drop it. */
+int pycoll_cuda_multicast_offer(pycoll_cuda_group* group, void* handle);
+int pycoll_cuda_multicast_join(pycoll_cuda_group* group, const void* handles);
+int pycoll_cuda_multicast_bind(pycoll_cuda_group* group);
+int pycoll_cuda_multicast_drop(pycoll_cuda_group* group);
+enum { PYCOLL_CUDA_NVLS_ALLREDUCE = 0, PYCOLL_CUDA_NVLS_REDUCE_SCATTER = 1, PYCOLL_CUDA_NVLS_ALL_GATHER = 2 };
+int pycoll_cuda_nvls(pycoll_cuda_group* group, int32_t which, int32_t dtype, int32_t op, double factor,
+                     const void* input, void* output, uint64_t count, void* stream);
+
+/* The functions that torch.cuda.memory.CUDAPluggableAllocator takes: they give segments of the process's
+ * pool. pool_alloc returns null where there is no memory. */
+void* pycoll_cuda_pool_alloc(ptrdiff_t bytes, int device, void* stream);
+void pycoll_cuda_pool_free(void* memory, ptrdiff_t bytes, int device, void* stream);
+/* Lets peers know this rank's segments that they do not know yet. Each of the three by all ranks, before any
+ * calls the next; batches are exchanged as handles are. `more`: to be repeated, since not all went. Schedules
+ * then work in a registered or pooled output without staging, where all ranks have one. */
+size_t pycoll_cuda_pool_batch_bytes(void);
+int pycoll_cuda_pool_offer(pycoll_cuda_group* group, void* batch);
+int pycoll_cuda_pool_connect(pycoll_cuda_group* group, const void* batches, int32_t* more);
+int pycoll_cuda_pool_use(pycoll_cuda_group* group);
+/* Whether a buffer lies in a segment that peers know. */
+int pycoll_cuda_pool_finds(pycoll_cuda_group* group, const void* memory, size_t bytes, int32_t* found);
+
 /* A buffer that peers may read and write: schedules then work in it, without staging. All ranks register a
  * buffer each, in the same order, and exchange handles as above. */
 int pycoll_cuda_register(pycoll_cuda_group* group, void* buffer, size_t bytes, void* handle);

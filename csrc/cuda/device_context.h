@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "cuda/nvls.h"
 #include "cuda/packets.h"
 #include "cuda/slices.h"
 
@@ -65,6 +66,75 @@ class DeviceContext {
                    : "memory");
       return flag0 == flag && flag1 == flag;
     });
+  }
+
+  // Multicast addresses are had on compute capability 9.0 and later; before, no such kernel is launched.
+  template <class R>
+  __device__ Vector load_reduced([[maybe_unused]] const char* from) const {
+    static_assert(kNvlsReduces<R>);
+    Vector v{};
+#if __CUDA_ARCH__ >= 900
+    [[maybe_unused]] constexpr DType kFormat = R::Wire::kDType;
+    [[maybe_unused]] constexpr Op kOp = R::kWireOp;
+    if constexpr (kFormat == DType::Float32) {
+      float sums[4];
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+                   : "l"(from)
+                   : "memory");
+      memcpy(&v, sums, 16);
+    } else if constexpr (kFormat == DType::Float16 && kOp == Op::Sum) {
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.f16x2 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+                   : "l"(from)
+                   : "memory");
+    } else if constexpr (kFormat == DType::Float16 && kOp == Op::Min) {
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.min.v4.f16x2 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+                   : "l"(from)
+                   : "memory");
+    } else if constexpr (kFormat == DType::Float16 && kOp == Op::Max) {
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.max.v4.f16x2 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+                   : "l"(from)
+                   : "memory");
+    } else if constexpr (kFormat == DType::BFloat16 && kOp == Op::Sum) {
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+                   : "l"(from)
+                   : "memory");
+    } else if constexpr (kFormat == DType::BFloat16 && kOp == Op::Min) {
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.min.v4.bf16x2 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+                   : "l"(from)
+                   : "memory");
+    } else if constexpr (kFormat == DType::BFloat16 && kOp == Op::Max) {
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.max.v4.bf16x2 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+                   : "l"(from)
+                   : "memory");
+    }
+#endif
+    return v;
+  }
+  __device__ void store_everywhere([[maybe_unused]] char* to, [[maybe_unused]] const Vector& v) const {
+#if __CUDA_ARCH__ >= 900
+    float words[4];
+    memcpy(words, &v, 16);
+    asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(words[0]),
+                 "f"(words[1]), "f"(words[2]), "f"(words[3])
+                 : "memory");
+#endif
+  }
+  __device__ void raise_everywhere([[maybe_unused]] uint32_t* flag) const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("multimem.red.release.sys.global.add.u32 [%0], 1;" ::"l"(flag) : "memory");
+#endif
+  }
+  __device__ void fence_aliases() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.alias;" ::: "memory");
+#endif
   }
 
  private:

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "core/error.h"
+#include "cuda/cuda_driver.h"
 #include "cuda/group.h"
-#include "cuda/windows.h"
 
 namespace pycoll::cuda {
 namespace {
@@ -13,8 +13,6 @@ constexpr int kDefaultBlocks = 16;
 constexpr int kDefaultSlots = 4096;
 constexpr int kDefaultPackets = 2049;
 constexpr uint64_t kDefaultStaging = 64 << 20;
-// Below it a block's slice of a piece is not worth its flags.
-constexpr uint64_t kLeastSlice = 16 << 10;
 
 Layout layout_of(const pycoll_cuda_options& options) {
   if (options.ranks < 1 || options.ranks > kMostRanks)
@@ -41,11 +39,30 @@ DeviceMemory::~DeviceMemory() {
   if (data_ != nullptr) cudaFree(data_);
 }
 
-Group::Group(const pycoll_cuda_options& options)
-    : rank_(options.rank), device_(options.device), layout_(layout_of(options)), peers_(options.device) {
+Group::Group(const pycoll_cuda_options& options, MemoryKind kind)
+    : rank_(options.rank),
+      device_(options.device),
+      kind_(kind),
+      layout_(layout_of(options)),
+      peers_(options.device) {
   const OnDevice here(device_);
-  heap_ = DeviceMemory(layout_.bytes());
-  require(cudaMemset(heap_.data(), 0, layout_.bytes()), "clear the heap");
+  if (kind_ == MemoryKind::Ipc) {
+    allocated_heap_ = DeviceMemory(layout_.bytes());
+  } else {
+    Driver& driver = cuda_driver();
+    const uint32_t offers = driver.offers(device_);
+    if ((offers & (kind_ == MemoryKind::Fabric ? kOffersFabric : kOffersDescriptors)) == 0)
+      throw Unsupported("device " + std::to_string(device_) + " offers no memory by address ranges as " +
+                        (kind_ == MemoryKind::Fabric ? "fabric handles" : "file descriptors"));
+    // Memory that may be bound to a multicast object is cut as that is.
+    constexpr size_t kEnough = 2 << 20;
+    const size_t granularity =
+        (offers & kOffersMulticast) != 0 && layout_.ranks > 1
+            ? driver.multicast_granularity(layout_.ranks, rounded_up(layout_.bytes(), kEnough), kind_)
+            : 1;
+    heap_mapping_ = Mapping::create(driver, device_, layout_.bytes(), kind_, granularity);
+  }
+  require(cudaMemset(heap(), 0, layout_.bytes()), "clear the heap");
   require(cudaDeviceSynchronize(), "clear the heap");
   require(cudaHostAlloc(reinterpret_cast<void**>(&aborted_), sizeof(uint32_t), cudaHostAllocMapped),
           "allocate pinned memory");
@@ -58,15 +75,32 @@ Group::~Group() {
     const OnDevice here(device_);
     abort();  // a kernel that waits for a peer would wait for ever
     cudaDeviceSynchronize();
+    drop_multicast();
     cudaEventDestroy(last_call_);
     cudaFreeHost(aborted_);
   } catch (const Error&) {  // the device is gone, and all memory with it
   }
 }
 
+Handle Group::stamped(Handle handle) const {
+  std::strncpy(handle.mailbox, mailbox_.name().c_str(), sizeof(handle.mailbox) - 1);
+  return handle;
+}
+
 Handle Group::handle() const {
   const OnDevice here(device_);
-  return handle_of(heap_.data(), layout_.bytes(), rank_, device_);
+  if (kind_ == MemoryKind::Ipc) return stamped(handle_of(heap(), layout_.bytes(), rank_, device_));
+  return stamped(handle_of_range(cuda_driver(), heap(), layout_.bytes(), heap(), heap_mapping_.bytes(),
+                                 next_allocation(), heap_mapping_.memory(), kind_, rank_, device_));
+}
+
+// This rank's descriptors to all, and by rank theirs: of rank r there are counts[r].
+Group::Descriptors Group::hand_over(uint64_t tag, std::span<const FileDescriptor> own,
+                                    std::span<const size_t> counts) {
+  std::vector<std::string> names;
+  for (const Handle& handle : peer_handles_)
+    names.emplace_back(handle.mailbox, strnlen(handle.mailbox, sizeof(handle.mailbox)));
+  return mailbox_.exchange(tag, rank_, names, own, counts);
 }
 
 void Group::connect(std::span<const Handle> handles) {
@@ -77,6 +111,10 @@ void Group::connect(std::span<const Handle> handles) {
     if (handle.bytes != layout_.bytes())
       throw InvalidArgument("rank " + std::to_string(handle.rank) +
                             " opened the group with other blocks, slots, packets or staging than rank " +
+                            std::to_string(rank_));
+    if (handle.kind != kind_)
+      throw InvalidArgument("rank " + std::to_string(handle.rank) +
+                            " opened the group with memory of another kind than rank " +
                             std::to_string(rank_));
     sharing += std::memcmp(&handle.gpu, &own.gpu, sizeof(own.gpu)) == 0 ? 1 : 0;
   }
@@ -89,12 +127,18 @@ void Group::connect(std::span<const Handle> handles) {
                           std::to_string(multiprocessors) + " multiprocessors: at most " +
                           std::to_string(multiprocessors / sharing) + " blocks each, not " +
                           std::to_string(layout_.blocks));
+  peer_handles_.assign(handles.begin(), handles.end());
+  Descriptors descriptors(handles.size());
+  if (kind_ == MemoryKind::Descriptor) {
+    const FileDescriptor mine[] = {cuda_driver().export_descriptor(heap_mapping_.memory())};
+    descriptors = hand_over(tag_of(handles), mine, std::vector<size_t>(handles.size(), 1));
+  }
   std::vector<char*> heaps, staging;
   for (const Handle& handle : handles) {
-    heaps.push_back(handle.rank == rank_ ? heap_.data() : peers_.open(handle));
+    const auto& handed = descriptors[static_cast<size_t>(handle.rank)];
+    heaps.push_back(handle.rank == rank_ ? heap() : open_peer(handle, handed));
     staging.push_back(heaps.back() + layout_.staging_begin());
   }
-  peer_handles_.assign(handles.begin(), handles.end());
   heaps_ = addresses(heaps);
   staging_ = addresses(staging);
 }
@@ -111,7 +155,7 @@ void Group::abort() {
 }
 
 void Group::require_connected() const {
-  if (peer_handles_.empty()) throw InvalidArgument("the group is not connected yet");
+  if (staging_.data() == nullptr) throw InvalidArgument("the group is not connected yet");
   if (*const_cast<const volatile uint32_t*>(aborted_) != 0) throw Aborted("the group was aborted");
 }
 
@@ -119,17 +163,41 @@ Handle Group::offer(void* buffer, size_t bytes) const {
   const OnDevice here(device_);
   if (reinterpret_cast<uintptr_t>(buffer) % 16 != 0)
     throw InvalidArgument("a registered buffer must be aligned to 16 bytes");
-  return handle_of(buffer, bytes, rank_, device_);
+  return stamped(handle_in_pool(buffer, bytes));
+}
+
+// Of a buffer, whether it lies in the pool or not.
+Handle Group::handle_in_pool(void* buffer, size_t bytes) const {
+  const auto segment = segment_pool().find(buffer, bytes);
+  if (!segment || segment->kind == MemoryKind::Ipc) return handle_of(buffer, bytes, rank_, device_);
+  return handle_of_range(cuda_driver(), static_cast<char*>(buffer), bytes, segment->base, segment->bytes,
+                         segment->serial << 1, segment->memory, segment->kind, rank_, device_);
+}
+
+char* Group::open_peer(const Handle& handle, std::span<const FileDescriptor> handed) {
+  static const FileDescriptor none;
+  return peers_.open(handle, handed.empty() ? none : handed[0]);
 }
 
 int Group::connect_buffers(std::span<const Handle> handles) {
   require_connected();
   const OnDevice here(device_);
+  std::vector<FileDescriptor> own;
+  std::vector<size_t> counts;
+  for (const Handle& handle : handles) {
+    counts.push_back(handle.kind == MemoryKind::Descriptor ? 1 : 0);
+    if (handle.rank != rank_ || handle.kind != MemoryKind::Descriptor) continue;
+    const auto segment = segment_pool().find(reinterpret_cast<const void*>(handle.address), handle.bytes);
+    if (!segment) throw InvalidArgument("the buffer to be registered is no longer in the pool");
+    own.push_back(cuda_driver().export_descriptor(segment->memory));
+  }
+  const Descriptors descriptors = hand_over(tag_of(handles), own, counts);
   auto buffers = std::make_unique<Buffers>();
   std::vector<char*> work;
   buffers->bytes = handles[0].bytes;
   for (const Handle& handle : handles) {
-    work.push_back(handle.rank == rank_ ? reinterpret_cast<char*>(handle.address) : peers_.open(handle));
+    work.push_back(handle.rank == rank_ ? reinterpret_cast<char*>(handle.address)
+                                        : open_peer(handle, descriptors[static_cast<size_t>(handle.rank)]));
     buffers->bytes = std::min(buffers->bytes, handle.bytes);
   }
   buffers->handles.assign(handles.begin(), handles.end());
@@ -148,191 +216,6 @@ void Group::forget_buffers(int registration) {
   for (const Handle& handle : buffers_[static_cast<size_t>(registration)]->handles)
     if (handle.rank != rank_) peers_.close(handle);
   buffers_[static_cast<size_t>(registration)].reset();
-}
-
-int Group::add_plan(const Schedule& schedule, bool finds_late) {
-  const OnDevice here(device_);
-  if (schedule.ranks() != layout_.ranks)
-    throw InvalidArgument("the schedule is for " + std::to_string(schedule.ranks()) +
-                          " ranks, the group has " + std::to_string(layout_.ranks));
-  if (finds_late && (schedule.collective.kind != CollectiveKind::AllReduce || layout_.ranks < 2))
-    throw InvalidArgument("a late rank is looked for in an allreduce of two ranks or more");
-  const Tables tables = make_tables(schedule);
-  if (tables.slots > layout_.slots)
-    throw Unsupported("the schedule needs " + std::to_string(tables.slots) +
-                      " flags between two ranks, the group has " + std::to_string(layout_.slots) +
-                      ": open it with more slots, or use fewer pieces");
-
-  std::vector<const Table*> wanted;
-  for (const Table& table : tables.by_rank)
-    if (finds_late || &table == &tables.by_rank[static_cast<size_t>(rank_)]) wanted.push_back(&table);
-  size_t bytes = wanted.size() * sizeof(TableView);
-  for (const Table* table : wanted)
-    bytes +=
-        table->instructions.size() * sizeof(Instruction) + (table->flags.size() + table->sources.size()) * 4;
-  auto plan = std::make_unique<Plan>();
-  plan->collective = tables.collective;
-  plan->finds_late = finds_late;
-  plan->snapshots = tables.snapshots;
-  plan->tables = DeviceMemory(bytes);
-  plan->views = reinterpret_cast<const TableView*>(plan->tables.data());
-  std::vector<char> image(bytes);
-  size_t at = wanted.size() * sizeof(TableView);
-  const auto put = [&](const auto& list) {
-    const size_t begin = at;
-    if (!list.empty()) std::memcpy(image.data() + at, list.data(), list.size() * sizeof(list[0]));
-    at += list.size() * sizeof(list[0]);
-    return plan->tables.data() + begin;
-  };
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    TableView view{};
-    view.instructions = reinterpret_cast<const Instruction*>(put(wanted[i]->instructions));
-    view.flags = reinterpret_cast<const uint32_t*>(put(wanted[i]->flags));
-    view.sources = reinterpret_cast<const int32_t*>(put(wanted[i]->sources));
-    view.count = static_cast<int32_t>(wanted[i]->instructions.size());
-    std::memcpy(image.data() + i * sizeof(TableView), &view, sizeof(view));
-  }
-  require(cudaMemcpy(plan->tables.data(), image.data(), bytes, cudaMemcpyHostToDevice),
-          "copy a schedule to the device");
-  plans_.push_back(std::move(plan));
-  return static_cast<int>(plans_.size()) - 1;
-}
-
-// Collectives of a group follow each other, whatever streams they are put on. Inside a capture the graph's
-// own order must do.
-template <class Launches>
-void Group::in_order(cudaStream_t stream, const Launches& launches) {
-  const OnDevice here(device_);
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  require(cudaStreamIsCapturing(stream, &capturing), "ask a stream");
-  if (capturing != cudaStreamCaptureStatusNone) return launches();
-  if (has_called_ && stream != last_stream_)
-    require(cudaStreamWaitEvent(stream, last_call_, 0), "order a stream after the last collective");
-  launches();
-  require(cudaEventRecord(last_call_, stream), "record an event");
-  last_stream_ = stream;
-  has_called_ = true;
-}
-
-template <class KernelCall>
-void Group::launch(const void* kernel, int blocks, const KernelCall& call, cudaStream_t stream) {
-  KernelCall passed = call;
-  const uint32_t* aborted = aborted_;
-  void* arguments[] = {&passed, &aborted};
-  require(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), arguments, 0, stream),
-          "launch a collective");
-}
-
-void Group::run(int plan_index, const Call& call, int registration) {
-  require_connected();
-  if (plan_index < 0 || static_cast<size_t>(plan_index) >= plans_.size())
-    throw InvalidArgument("there is no plan " + std::to_string(plan_index));
-  const Plan& plan = *plans_[static_cast<size_t>(plan_index)];
-  const Collective& collective = plan.collective;
-  const bool reduces = is_reduction(collective.kind);
-  const Kernels& kernels = reduces ? kernels_of(call.dtype, call.op) : moving_kernels();
-  if (kernels.schedule == nullptr)
-    throw Unsupported("CUDA collectives do not reduce dtype " + std::string(name_of(call.dtype)) + " by " +
-                      std::string(name_of(call.op)));
-  if (reduces && call.op == Op::PremulSum) require_factor(call.dtype, call.factor);
-  // What is only moved is moved as bytes.
-  const uint64_t size = reduces ? size_of(call.dtype) : 1;
-  const uint64_t count = reduces ? call.count : call.count * size_of(call.dtype);
-
-  ScheduleCall made{};
-  made.layout = layout_;
-  made.heaps = reinterpret_cast<char* const*>(heaps_.data());
-  made.work = reinterpret_cast<char* const*>(staging_.data());
-  made.tables = plan.views;
-  made.rank = rank_;
-  made.finds_late = plan.finds_late;
-  made.params = OpParams::of(layout_.ranks, call.factor);
-  made.snapshots = layout_.staging / 2 / 16 * 16;
-  uint64_t window =
-      window_length(collective, kernels.wire_size, count, plan.snapshots ? made.snapshots : layout_.staging);
-  if (registration >= 0) {
-    if (static_cast<size_t>(registration) >= buffers_.size() || !buffers_[static_cast<size_t>(registration)])
-      throw InvalidArgument("there is no registration " + std::to_string(registration));
-    const Buffers& buffers = *buffers_[static_cast<size_t>(registration)];
-    const bool output_is_all = collective.kind == CollectiveKind::AllReduce ||
-                               collective.kind == CollectiveKind::AllGather ||
-                               collective.kind == CollectiveKind::Broadcast;
-    const bool as_it_is = !reduces || wire_op(call.op) == call.op;
-    if (call.output != buffers.mine || collective.logical_elements(count) * size > buffers.bytes)
-      throw InvalidArgument("the output is not the buffer that was registered");
-    if (output_is_all && as_it_is && !plan.snapshots) {
-      made.work = reinterpret_cast<char* const*>(buffers.work.data());
-      window = count;
-    }
-  }
-  if (window == 0 && count > 0)
-    throw Unsupported("the group's staging of " + std::to_string(layout_.staging) +
-                      " bytes holds not one element of every block");
-
-  in_order(call.stream, [&] {
-    for (uint64_t begin = 0; begin == 0 || begin < count; begin += window) {
-      set_window(made, collective, call.input, call.output, size, count, begin,
-                 std::min(window, count - begin));
-      const uint64_t piece = made.elements * kernels.wire_size / static_cast<uint64_t>(collective.pieces);
-      const auto blocks = static_cast<int>(
-          std::clamp<uint64_t>(piece / kLeastSlice, 1, static_cast<uint64_t>(layout_.blocks)));
-      launch(kernels.schedule, blocks, made, call.stream);
-      if (window == 0) break;  // a barrier, or no elements
-    }
-  });
-}
-
-// One packet of each sender is its factor's; a two-shot halves the rest.
-uint64_t Group::packets_of_block(int which) const {
-  const bool halved = which == PYCOLL_CUDA_TWO_SHOT || which == PYCOLL_CUDA_REDUCE_SCATTER;
-  return static_cast<uint64_t>(layout_.packets - 1) / (halved ? 2 : 1);
-}
-
-uint64_t Group::packets_limit(int which, DType dtype) const {
-  const uint64_t elements =
-      packets_of_block(which) * static_cast<uint64_t>(layout_.blocks) * 8 / size_of(dtype);
-  return which == PYCOLL_CUDA_TWO_SHOT ? elements * static_cast<uint64_t>(layout_.ranks) : elements;
-}
-
-void Group::run_packets(int which, const Call& call) {
-  require_connected();
-  const bool gathers_only = which == PYCOLL_CUDA_ALL_GATHER;
-  const Kernels& kernels = kernels_of(call.dtype, call.op);
-  const void* const kernel = gathers_only                    ? all_gather_kernel()
-                             : which == PYCOLL_CUDA_ONE_SHOT ? kernels.one_shot
-                                                             : kernels.two_shot;
-  if (kernel == nullptr)
-    throw Unsupported("CUDA collectives do not reduce dtype " + std::string(name_of(call.dtype)) + " by " +
-                      std::string(name_of(call.op)));
-  if (!gathers_only && call.op == Op::PremulSum) require_factor(call.dtype, call.factor);
-  if (call.count > packets_limit(which, call.dtype))
-    throw InvalidArgument("a kernel for small buffers takes " +
-                          std::to_string(packets_limit(which, call.dtype)) + " elements of dtype " +
-                          std::string(name_of(call.dtype)) + ", not " + std::to_string(call.count));
-  if (call.count == 0) return;
-
-  PacketCall made{};
-  made.layout = layout_;
-  made.heaps = reinterpret_cast<char* const*>(heaps_.data());
-  made.rank = rank_;
-  made.input = static_cast<const char*>(call.input);
-  made.output = static_cast<char*>(call.output);
-  made.gathers = which == PYCOLL_CUDA_TWO_SHOT;
-  made.params = OpParams::of(layout_.ranks, call.factor);
-  const auto ranks = static_cast<uint64_t>(layout_.ranks);
-  made.elements = gathers_only                          ? call.count * size_of(call.dtype)
-                  : which == PYCOLL_CUDA_REDUCE_SCATTER ? call.count * ranks
-                                                        : call.count;
-  // What a sender sends to a receiver: no more in a block than it has packets for, and something in every
-  // block even of the shortest shard.
-  const uint64_t shards = which == PYCOLL_CUDA_TWO_SHOT ? ranks : 1;
-  const uint64_t longest = ((call.count + shards - 1) / shards * size_of(call.dtype) + 7) / 8;
-  const uint64_t shortest = call.count / shards * size_of(call.dtype) / 8;
-  const uint64_t least = (longest + packets_of_block(which) - 1) / packets_of_block(which);
-  const uint64_t wanted = std::max(least, (shortest + kThreads - 1) / kThreads);
-  const auto blocks =
-      static_cast<int>(std::clamp<uint64_t>(wanted, 1, static_cast<uint64_t>(layout_.blocks)));
-  in_order(call.stream, [&] { launch(kernel, blocks, made, call.stream); });
 }
 
 }  // namespace pycoll::cuda

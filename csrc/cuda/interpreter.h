@@ -5,10 +5,12 @@
 // Further needs of a Context, beside slices.h's:
 //   sync()                        all threads of the block
 //   all(bool)                     sync, and whether every thread said true
-//   raise(uint32_t*, value)       release: what the block did before its last sync is seen by who sees the
-//   flag await(const uint32_t*, value) acquire, until the flag is `value` or later; false: the group was
-//   aborted add(uint64_t*, value)         at any rank; returns what was there
+//   raise(uint32_t*, value)       release: who sees the flag sees what the block did before its last sync
+//   await(const uint32_t*, value) acquire, until the flag is `value` or later; false: the group was aborted
+//   add(uint64_t*, value)         at any rank; returns what was there
+// and, of packets.h's, post() and receive().
 #pragma once
+#include "cuda/agreement.h"
 #include "cuda/layout.h"
 #include "cuda/slices.h"
 #include "cuda/table.h"
@@ -39,6 +41,7 @@ struct ScheduleCall {
   char* output;
   uint64_t input_stride;  // elements from one block of the user's input to the next
   uint64_t output_stride;
+  Offer offer;  // ranks work in their outputs where all are in pools that peers have mapped; else in `work`
   OpParams params;
 };
 
@@ -136,7 +139,12 @@ PYCOLL_BOTH bool run_schedule(Context& context, const ScheduleCall& call) {
   const auto real = [&](int rank) { return rank == last ? late : rank < late ? rank : rank + 1; };
   const int acting = call.rank == late ? last : call.rank < late ? call.rank : call.rank - 1;
   const TableView table = call.tables[call.finds_late ? acting : 0];
-  char* const work = call.work[call.rank];
+  char* const* memories = call.work;
+  if (call.offer.asks) {
+    memories = agreed_memories(context, layout, call.heaps, call.rank, call.offer, memories);
+    if (memories == nullptr) return false;
+  }
+  char* const work = memories[call.rank];
 
   for (int32_t index = 0; index < table.count; ++index) {
     const Instruction instruction = table.instructions[index];
@@ -160,7 +168,7 @@ PYCOLL_BOTH bool run_schedule(Context& context, const ScheduleCall& call) {
                                  context.block(), context.blocks());
     const auto source = [&](int s) -> const char* {
       const int32_t code = table.sources[instruction.first_source + s];
-      const char* const base = call.work[real(code & ~kFromSnapshot)];
+      const char* const base = memories[real(code & ~kFromSnapshot)];
       return (code & kFromSnapshot) != 0 ? base + call.snapshots : base;
     };
     // From an element of working memory to that of the user's buffer.

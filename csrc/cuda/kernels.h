@@ -22,4 +22,12 @@ const Kernels& kernels_of(DType dtype, Op op);
 const void* all_gather_kernel();
 const Kernels& moving_kernels();  // of bytes; only `schedule`
 
+// Through the NVLink switch (nvls.h); takes (NvlsCall, const uint32_t* aborted). Null: it cannot reduce so.
+struct NvlsKernel {
+  const void* kernel = nullptr;
+  uint64_t wire_size = 0;
+};
+NvlsKernel nvls_kernel_of(DType dtype, Op op);
+const void* nvls_all_gather_kernel();
+
 }  // namespace pycoll::cuda

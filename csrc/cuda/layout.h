@@ -38,6 +38,10 @@ struct Layout {
   // Rank 0's are the tickets of arrival; every rank's own say who is late.
   PYCOLL_BOTH size_t ticket(int block) const { return schedule_calls(block) + 16; }
   PYCOLL_BOTH size_t late(int block) const { return schedule_calls(block) + 24; }
+  PYCOLL_BOTH size_t offer_calls(int block) const { return schedule_calls(block) + 40; }
+  // Every rank counts it up at all ranks at once; and how often this rank did.
+  PYCOLL_BOTH size_t multicast_flag(int block) const { return schedule_calls(block) + 48; }
+  PYCOLL_BOTH size_t multicast_meetings(int block) const { return schedule_calls(block) + 52; }
   PYCOLL_BOTH size_t flag(int block, int from, int slot) const {
     const size_t index = (static_cast<size_t>(block) * ranks + from) * slots + slot;
     return static_cast<size_t>(blocks) * 64 + index * 4;
@@ -47,7 +51,16 @@ struct Layout {
     const size_t index = (static_cast<size_t>(block) * 2 + (call & 1u)) * ranks + from;
     return packets_begin() + index * packets * sizeof(Packet);
   }
-  PYCOLL_BOTH size_t staging_begin() const { return packet(blocks, 0, 0); }
+  // Where ranks tell of buffers in a pool (agreement.h), for two calls in flight; and what a block knows
+  // then.
+  PYCOLL_BOTH size_t offer(int block, uint32_t call, int from) const {
+    const size_t index = (static_cast<size_t>(block) * 2 + (call & 1u)) * ranks + from;
+    return packet(blocks, 0, 0) + index * sizeof(Packet);
+  }
+  PYCOLL_BOTH size_t agreed(int block) const {
+    return offer(blocks, 0, 0) + static_cast<size_t>(block) * ranks * sizeof(char*);
+  }
+  PYCOLL_BOTH size_t staging_begin() const { return (agreed(blocks) + 15) / 16 * 16; }
   PYCOLL_BOTH size_t bytes() const { return staging_begin() + staging; }
 };
 

@@ -6,11 +6,13 @@
 
 #include "core/error.h"
 #include "cuda/api.h"
+#include "cuda/cuda_driver.h"
 #include "cuda/group.h"
 #include "schedule/verify.h"
 
 struct pycoll_cuda_group {
-  explicit pycoll_cuda_group(const pycoll_cuda_options& options) : group(options) {}
+  pycoll_cuda_group(const pycoll_cuda_options& options, pycoll::cuda::MemoryKind kind)
+      : group(options, kind) {}
   pycoll::cuda::Group group;
 };
 
@@ -49,10 +51,12 @@ Group& of(pycoll_cuda_group* group) {
   return group->group;
 }
 
-std::vector<Handle> handles_of(const Group& group, const void* bytes) {
-  std::vector<Handle> handles(static_cast<size_t>(group.ranks()));
-  std::memcpy(static_cast<void*>(handles.data()), bytes, handles.size() * sizeof(Handle));
-  return handles;
+// Of every rank one.
+template <class T>
+std::vector<T> received(const Group& group, const void* bytes) {
+  std::vector<T> all(static_cast<size_t>(group.ranks()));
+  std::memcpy(static_cast<void*>(all.data()), bytes, all.size() * sizeof(T));
+  return all;
 }
 
 template <class Enum>
@@ -111,7 +115,20 @@ int pycoll_cuda_device_info(int32_t device, pycoll_cuda_device* info) {
 }
 
 int pycoll_cuda_open(const pycoll_cuda_options* options, pycoll_cuda_group** group) {
-  return guarded([&] { *group = new pycoll_cuda_group(*options); });
+  return guarded([&] { *group = new pycoll_cuda_group(*options, MemoryKind::Ipc); });
+}
+
+int pycoll_cuda_offers(int32_t device, uint32_t* offers) {
+  return guarded([&] { *offers = cuda_driver().offers(device); });
+}
+
+int pycoll_cuda_open_memory(const pycoll_cuda_options* options, int32_t kind, pycoll_cuda_group** group) {
+  return guarded(
+      [&] { *group = new pycoll_cuda_group(*options, checked(kind, MemoryKind::Fabric, "kind of memory")); });
+}
+
+int pycoll_cuda_memory_kind(pycoll_cuda_group* group, int32_t* kind) {
+  return guarded([&] { *kind = static_cast<int32_t>(of(group).kind()); });
 }
 
 size_t pycoll_cuda_handle_bytes(void) {
@@ -126,10 +143,7 @@ int pycoll_cuda_handle(pycoll_cuda_group* group, void* handle) {
 }
 
 int pycoll_cuda_connect(pycoll_cuda_group* group, const void* handles) {
-  return guarded([&] {
-    const auto all = handles_of(of(group), handles);
-    of(group).connect(all);
-  });
+  return guarded([&] { of(group).connect(received<Handle>(of(group), handles)); });
 }
 
 int pycoll_cuda_close(pycoll_cuda_group* group) {
@@ -163,10 +177,7 @@ int pycoll_cuda_register(pycoll_cuda_group* group, void* buffer, size_t bytes, v
 }
 
 int pycoll_cuda_register_connect(pycoll_cuda_group* group, const void* handles, int32_t* registration) {
-  return guarded([&] {
-    const auto all = handles_of(of(group), handles);
-    *registration = of(group).connect_buffers(all);
-  });
+  return guarded([&] { *registration = of(group).connect_buffers(received<Handle>(of(group), handles)); });
 }
 
 int pycoll_cuda_unregister(pycoll_cuda_group* group, int32_t registration) {
@@ -211,6 +222,66 @@ int pycoll_cuda_packets_limit(pycoll_cuda_group* group, int32_t which, int32_t d
     *count = of(group).packets_limit(checked(which, PYCOLL_CUDA_ALL_GATHER, "kernel for small buffers"),
                                      checked(dtype, DType::Complex128, "dtype"));
   });
+}
+
+int pycoll_cuda_multicast_offer(pycoll_cuda_group* group, void* handle) {
+  return guarded([&] {
+    const Handle made = of(group).offer_multicast();
+    std::memcpy(handle, &made, sizeof(made));
+  });
+}
+
+int pycoll_cuda_multicast_join(pycoll_cuda_group* group, const void* handles) {
+  return guarded([&] { of(group).join_multicast(received<Handle>(of(group), handles)); });
+}
+
+int pycoll_cuda_multicast_bind(pycoll_cuda_group* group) {
+  return guarded([&] { of(group).bind_multicast(); });
+}
+
+int pycoll_cuda_multicast_drop(pycoll_cuda_group* group) {
+  return guarded([&] { of(group).drop_multicast(); });
+}
+
+int pycoll_cuda_nvls(pycoll_cuda_group* group, int32_t which, int32_t dtype, int32_t op, double factor,
+                     const void* input, void* output, uint64_t count, void* stream) {
+  return guarded([&] {
+    of(group).run_nvls(checked(which, NvlsKind::AllGather, "collective through the NVLink switch"),
+                       call_of(dtype, op, factor, input, output, count, stream));
+  });
+}
+
+void* pycoll_cuda_pool_alloc(ptrdiff_t bytes, int device, void*) {
+  void* memory = nullptr;
+  guarded([&] { memory = segment_pool().allocate(static_cast<size_t>(bytes), device); });
+  return memory;
+}
+
+void pycoll_cuda_pool_free(void* memory, ptrdiff_t, int, void*) {
+  guarded([&] { segment_pool().free(static_cast<char*>(memory)); });
+}
+
+size_t pycoll_cuda_pool_batch_bytes(void) {
+  return sizeof(Batch);
+}
+
+int pycoll_cuda_pool_offer(pycoll_cuda_group* group, void* batch) {
+  return guarded([&] {
+    const Batch made = of(group).offer_pool();
+    std::memcpy(batch, &made, sizeof(made));
+  });
+}
+
+int pycoll_cuda_pool_connect(pycoll_cuda_group* group, const void* batches, int32_t* more) {
+  return guarded([&] { *more = of(group).connect_pool(received<Batch>(of(group), batches)) ? 1 : 0; });
+}
+
+int pycoll_cuda_pool_use(pycoll_cuda_group* group) {
+  return guarded([&] { of(group).use_pool(); });
+}
+
+int pycoll_cuda_pool_finds(pycoll_cuda_group* group, const void* memory, size_t bytes, int32_t* found) {
+  return guarded([&] { *found = of(group).finds_in_pool(memory, bytes) ? 1 : 0; });
 }
 
 }  // extern "C"

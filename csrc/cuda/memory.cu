@@ -1,13 +1,13 @@
+#include <atomic>
 #include <cstring>
 #include <random>
 
 #include "core/error.h"
+#include "cuda/cuda_driver.h"
 #include "cuda/memory.h"
 
 namespace pycoll::cuda {
 namespace {
-
-constexpr uint64_t kMagic = 0x7079636f6c6c4331;  // "pycollC1"
 
 uint64_t this_process() {
   static const uint64_t drawn = [] {
@@ -18,22 +18,24 @@ uint64_t this_process() {
 }
 
 std::string key_of(const Handle& handle) {
-  return std::to_string(handle.process) + std::string(handle.ipc.reserved, sizeof(handle.ipc.reserved));
+  const std::string process = std::to_string(handle.process) + "/";
+  if (handle.kind == MemoryKind::Ipc)
+    return process + std::string(handle.ipc.reserved, sizeof(handle.ipc.reserved));
+  return process + std::to_string(handle.allocation);
 }
 
-// Start of the allocation that holds an address. The driver knows; the runtime has no call for it.
-uint64_t allocation_start(const void* memory) {
-  using AddressRange = int (*)(unsigned long long* base, size_t* bytes, unsigned long long address);
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  require(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &entry, 3020, cudaEnableDefault, &found),
-          "look up the driver's cuMemGetAddressRange");
-  unsigned long long base = 0;
-  size_t bytes = 0;
-  if (entry == nullptr ||
-      reinterpret_cast<AddressRange>(entry)(&base, &bytes, reinterpret_cast<unsigned long long>(memory)) != 0)
-    throw InvalidArgument("a buffer to be registered must be memory of the GPU");
-  return base;
+Handle blank_handle(void* memory, size_t bytes, int rank, int device) {
+  Handle handle{};
+  handle.magic = kMagic;
+  handle.process = this_process();
+  handle.address = reinterpret_cast<uint64_t>(memory);
+  handle.bytes = bytes;
+  handle.rank = rank;
+  handle.device = device;
+  cudaDeviceProp properties{};
+  require(cudaGetDeviceProperties(&properties, device), "describe device " + std::to_string(device));
+  handle.gpu = properties.uuid;
+  return handle;
 }
 
 }  // namespace
@@ -55,32 +57,42 @@ OnDevice::~OnDevice() {
 }
 
 Handle handle_of(void* memory, size_t bytes, int rank, int device) {
-  Handle handle{};
-  handle.magic = kMagic;
-  handle.process = this_process();
-  handle.address = reinterpret_cast<uint64_t>(memory);
-  handle.bytes = bytes;
-  handle.rank = rank;
-  handle.device = device;
+  Handle handle = blank_handle(memory, bytes, rank, device);
+  handle.kind = MemoryKind::Ipc;
   handle.offset = handle.address - allocation_start(memory);
-  cudaDeviceProp properties{};
-  require(cudaGetDeviceProperties(&properties, device), "describe device " + std::to_string(device));
-  handle.gpu = properties.uuid;
   require(cudaIpcGetMemHandle(&handle.ipc, memory),
-          "share memory with other processes (memory of an expandable segment or of a virtual address range "
-          "cannot be: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False)");
+          "share memory with other processes (memory of an expandable segment cannot be: set "
+          "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or allocate it from the group's mem_pool())");
   return handle;
 }
 
-PeerMemory::~PeerMemory() {
-  for (const auto& [key, opened] : opened_) cudaIpcCloseMemHandle(opened.base);
+Handle handle_of_range(Driver& driver, char* memory, size_t bytes, const char* base, size_t whole,
+                       uint64_t allocation, Driver::Memory behind, MemoryKind kind, int rank, int device) {
+  Handle handle = blank_handle(memory, bytes, rank, device);
+  handle.kind = kind;
+  handle.offset = static_cast<uint64_t>(memory - base);
+  handle.allocation = allocation;
+  handle.whole = whole;
+  if (kind == MemoryKind::Fabric) handle.fabric = driver.export_fabric(behind);
+  return handle;
 }
 
-char* PeerMemory::open(const Handle& handle) {
+uint64_t next_allocation() {
+  static std::atomic<uint64_t> made{0};
+  return ++made << 1 | 1;
+}
+
+PeerMemory::~PeerMemory() {
+  for (auto& [key, opened] : opened_) shut(opened);
+}
+
+char* PeerMemory::open(const Handle& handle, const FileDescriptor& descriptor) {
   if (handle.magic != kMagic)
     throw InvalidArgument("what came from a peer is no handle of this version of pycoll's CUDA part");
   if (handle.process == this_process()) {
-    if (handle.device != device_) {
+    if (handle.device != device_ && handle.kind != MemoryKind::Ipc) {
+      cuda_driver().allow(reinterpret_cast<char*>(handle.address - handle.offset), handle.whole, device_);
+    } else if (handle.device != device_) {
       const OnDevice here(device_);
       int can = 0;
       require(cudaDeviceCanAccessPeer(&can, device_, handle.device), "ask for peer access");
@@ -96,26 +108,44 @@ char* PeerMemory::open(const Handle& handle) {
     }
     return reinterpret_cast<char*>(handle.address);
   }
-  const auto [found, is_new] = opened_.try_emplace(key_of(handle), Opened{nullptr, 0});
+  const auto [found, is_new] = opened_.try_emplace(key_of(handle));
+  Opened& opened = found->second;
   if (is_new) {
-    const OnDevice here(device_);
-    const cudaError_t status =
-        cudaIpcOpenMemHandle(&found->second.base, handle.ipc, cudaIpcMemLazyEnablePeerAccess);
-    if (status != cudaSuccess) {
+    try {
+      open_new(handle, descriptor, opened);
+    } catch (...) {
       opened_.erase(found);
-      require(status, "map the memory of rank " + std::to_string(handle.rank) +
-                          " (its process must be on this host, and the two GPUs able to reach each other: "
-                          "nvidia-smi topo -p2p r)");
+      throw;
     }
   }
-  ++found->second.users;
-  return static_cast<char*>(found->second.base) + handle.offset;
+  ++opened.users;
+  char* const base = handle.kind == MemoryKind::Ipc ? static_cast<char*>(opened.base) : opened.mapping.data();
+  return base + handle.offset;
+}
+
+void PeerMemory::open_new(const Handle& handle, const FileDescriptor& descriptor, Opened& opened) {
+  const OnDevice here(device_);
+  if (handle.kind == MemoryKind::Ipc)
+    return require(cudaIpcOpenMemHandle(&opened.base, handle.ipc, cudaIpcMemLazyEnablePeerAccess),
+                   "map the memory of rank " + std::to_string(handle.rank) +
+                       " (its process must be on this host, and the two GPUs able to reach each other: "
+                       "nvidia-smi topo -p2p r)");
+  Driver& driver = cuda_driver();
+  const Driver::Memory memory = handle.kind == MemoryKind::Fabric
+                                    ? driver.import_fabric(handle.fabric)
+                                    : driver.import_descriptor(descriptor.get());
+  opened.mapping = Mapping(driver, memory, handle.whole, 0, device_);
+}
+
+void PeerMemory::shut(Opened& opened) {
+  if (opened.base != nullptr) cudaIpcCloseMemHandle(opened.base);
+  opened.mapping = Mapping();
 }
 
 void PeerMemory::close(const Handle& handle) {
   const auto found = opened_.find(key_of(handle));
   if (found == opened_.end() || --found->second.users > 0) return;
-  cudaIpcCloseMemHandle(found->second.base);
+  shut(found->second);
   opened_.erase(found);
 }
 

@@ -112,7 +112,7 @@ def run_rank(comm: Communicator, options: GpuOptions) -> list[GpuRow]:
 def _kernels_call(gpus: cuda.Group, name: str, op: str) -> Call:
     from pycoll.schedule import build
 
-    if name in ("one_shot", "two_shot"):
+    if name in ("one_shot", "two_shot", "nvls"):
         return partial(gpus.allreduce, op=op, algorithm=name)
     schedule = build(name or "direct_two_shot", ranks=gpus.ranks)
     gpus.prepare(schedule)

@@ -137,4 +137,37 @@ class HostContext {
   std::atomic<bool>& aborted_;
 };
 
+// With a switch between the ranks: an address counted from `multi` is that of every heap at once.
+class SwitchContext : public HostContext {
+ public:
+  SwitchContext(const HostContext& context, const char* multi, char* const* heaps, int ranks)
+      : HostContext(context), multi_(multi), heaps_(heaps), ranks_(ranks) {}
+
+  template <class R>
+  cuda::Vector load_reduced(const char* from) const {
+    const auto at = [&](int rank) { return reinterpret_cast<const cuda::Vector*>(heap_at(rank, from)); };
+    cuda::Accumulators<R> sum(*at(0));
+    for (int rank = 1; rank < ranks_; ++rank) sum.combine(*at(rank));
+    return sum.rounded();
+  }
+  void store_everywhere(char* to, const cuda::Vector& vector) const {
+    for (int rank = 0; rank < ranks_; ++rank) *reinterpret_cast<cuda::Vector*>(heap_at(rank, to)) = vector;
+  }
+  void raise_everywhere(uint32_t* flag) const {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      auto* const word = reinterpret_cast<uint32_t*>(heap_at(rank, reinterpret_cast<const char*>(flag)));
+      std::atomic_ref(*word).fetch_add(1, std::memory_order_release);
+      wake_all(word);
+    }
+  }
+  void fence_aliases() const {}
+
+ private:
+  char* heap_at(int rank, const char* address) const { return heaps_[rank] + (address - multi_); }
+
+  const char* multi_;
+  char* const* heaps_;
+  int ranks_;
+};
+
 }  // namespace pycoll::test
