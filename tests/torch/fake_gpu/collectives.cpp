@@ -100,6 +100,12 @@ bool meet(pycoll_cuda_group& group) {
   return !group.aborted;
 }
 
+// Once all ranks have mapped it, the file needs no name: so none is left by a process that is killed.
+void drop_name(pycoll_cuda_group& group) {
+  if (!group.name.empty()) ::shm_unlink(group.name.c_str());
+  group.name.clear();
+}
+
 // A rank's kernel may end while others still read its area: they meet before it is written again.
 void collective(pycoll_cuda_group& group, const Call& call) {
   std::this_thread::sleep_for(std::chrono::duration<double>(collective_delay.load()));
@@ -164,6 +170,7 @@ void put(pycoll_cuda_group* group, CollectiveKind kind, int root, int32_t dtype,
   }
   if (count * pycoll::size_of(call.dtype) * size_t(group->options.ranks) > kRoom)
     throw pycoll::Unsupported("more than the fake GPU has room for");
+  drop_name(*group);  // all are connected when the first call comes
   static_cast<Stream*>(stream)->put([group, call] { collective(*group, call); });
 }
 
@@ -221,7 +228,7 @@ int pycoll_cuda_close(pycoll_cuda_group* group) {
     std::memset(group->own->data, 0xCD, kRoom);  // for those who still read
     for (Area* area : group->areas) ::munmap(area, sizeof(Area));
     ::munmap(group->own, sizeof(Area));
-    ::shm_unlink(group->name.c_str());
+    drop_name(*group);
     --groups_open;
     delete group;
   });
