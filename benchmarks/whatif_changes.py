@@ -215,6 +215,7 @@ def table(
     rate: Annotated[str, typer.Option(help="Of every link: 100mbit.")] = "100mbit",
     size: Annotated[str, typer.Option(help="Of the AllReduce.")] = "8MiB",
     rounds: Annotated[int, typer.Option(min=3, help="Of each measurement; the first warms up.")] = 7,
+    only: Annotated[str, typer.Option(help="The changes whose names contain this: spine.")] = "",
     output: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--output", "-o", help="Write the table here, as Markdown."),
@@ -227,6 +228,8 @@ def table(
     netlab = importlib.util.module_from_spec(spec)
     sys.modules["netlab"] = netlab
     spec.loader.exec_module(netlab)
+    if not any(only in case.name for case in cases(hosts, 1, 0.0)):
+        raise SystemExit(f"no change has {only!r} in its name")
     reason = netlab.unavailable()
     if reason:
         raise SystemExit(f"no network can be made here: {reason}")
@@ -236,7 +239,7 @@ def table(
     rows = []
     with netlab.Lab(hosts=hosts, rate=bits, racks=2, spine_rate=bits, name=f"wi{os.getpid()}") as lab:
         topology = calibrated(lab, hosts, bytes_, rounds)
-        made = cases(hosts, bits, delay)
+        made = [case for case in cases(hosts, bits, delay) if only in case.name]
         before = [(case, predicted(topology, case, bytes_)) for case in made]  # before any of them is made
         for case, expected in before:
             case.make(lab)

@@ -22,6 +22,7 @@ __all__ = ["Store", "Study", "fingerprint"]
 Point = dict[str, Any]
 
 _SHORT = 10.0  # seconds that are not worth starting other processes for
+_OF_RAY = 1000  # points that a Ray cluster has at once
 
 
 def fingerprint(scenario: Scenario, *more: object) -> str:
@@ -124,10 +125,14 @@ class Study:
 
         with _cluster(self.on):
             workers = None if self.on else min(self.jobs or usable_cpus(), len(waiting))
-            results = Parallel(n_jobs=workers, return_as="generator")(
-                delayed(function)(*tasks[index]) for index in waiting
-            )
-            yield from zip(waiting, results, strict=True)
+            # joblib's backend for Ray has no generators: results come, and are kept, some at a time.
+            ray = self.on.startswith("ray")
+            at_once = _OF_RAY if ray else len(waiting)
+            parallel = Parallel(n_jobs=workers, return_as="list" if ray else "generator")
+            for first in range(0, len(waiting), at_once):
+                part = waiting[first : first + at_once]
+                results = parallel(delayed(function)(*tasks[index]) for index in part)
+                yield from zip(part, results, strict=True)
 
 
 def _cluster(on: str) -> AbstractContextManager[Any]:
@@ -158,5 +163,5 @@ def _cluster(on: str) -> AbstractContextManager[Any]:
         raise Unsupported(f"--on {on} needs {package}, which is not installed: pip install {name}") from error
     except (OSError, RuntimeError, ConnectionError) as error:
         raise Unsupported(f"--on {on}: no cluster answers there: {error}") from error
-    backend: AbstractContextManager[Any] = joblib.parallel_config(backend=sort)
+    backend: AbstractContextManager[Any] = joblib.parallel_config(backend=sort, n_jobs=-1)
     return backend

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pycoll import InvalidArgument, Topology, TopologyError, Unsupported, whatif
-from pycoll.whatif import Store, Study
+from pycoll.whatif import Store, Study, studies
 from pycoll.whatif.sweep import parse_axis
 from pycoll.whatif.symmetry import cable_classes
 
@@ -104,6 +104,28 @@ def test_two_processes_say_what_one_says() -> None:
         for jobs in (1, 2)
     )
     assert one == two
+
+
+def test_a_cluster_that_gives_its_results_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As joblib's backend for Ray does."""
+    joblib = pytest.importorskip("joblib")
+    from joblib._parallel_backends import SequentialBackend
+
+    class WithoutGenerators(SequentialBackend):  # type: ignore[misc]
+        supports_return_generator = False
+
+    monkeypatch.setattr(studies, "_cluster", lambda on: joblib.parallel_config(backend=WithoutGenerators()))
+    monkeypatch.setattr(studies, "_OF_RAY", 2)
+    store = Store(tmp_path / "results.sqlite")
+    seen: list[int] = []
+    study = Study(on="ray://127.0.0.1:1", store=store, progress=lambda done, total: seen.append(done))
+    keys = [str(number) for number in range(5)]
+    found = study.map(lambda number: {"square": number * number}, [(n,) for n in range(5)], keys, keys)
+    assert [point["square"] for point in found] == [0, 1, 4, 9, 16]
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert store.get("4") == {"square": 16}
 
 
 def test_clusters_that_are_not_there() -> None:
