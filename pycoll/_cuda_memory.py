@@ -62,6 +62,8 @@ def mem_pool() -> Any:
     """A torch.cuda.MemPool whose memory peers can map; see :meth:`pycoll.cuda.Group.mem_pool`."""
     native()
     torch = import_module("torch")
+    if torch.version.cuda is None:
+        raise Unsupported(f"torch {torch.__version__} was built without CUDA: it has no memory of GPUs")
     if not hasattr(torch.cuda, "MemPool"):
         raise Unsupported(f"torch {torch.__version__} has no torch.cuda.MemPool: it takes 2.5 or later")
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
@@ -160,7 +162,7 @@ class GroupMemory:
         """A torch.cuda.MemPool whose memory ranks can map: what is allocated from it needs no registration.
 
         Used with ``torch.cuda.use_mem_pool``; call :meth:`share_pool` when its tensors are there. Raises
-        Unsupported where the CUDA part, or a torch with MemPool (2.5), is missing.
+        Unsupported where the CUDA part, or a torch with CUDA and MemPool (2.5), is missing.
         """
         return mem_pool()
 

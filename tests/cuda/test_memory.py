@@ -167,6 +167,14 @@ def test_a_pool_that_a_rank_cannot_map_is_used_by_none(run: Run) -> None:
     assert not any("pool_use" in calls for calls in native.calls)
 
 
+def test_pools_need_a_torch_with_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(_cuda_memory, "native", lambda: Native([DESCRIPTORS]))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(pycoll.Unsupported, match="built without CUDA"):
+        _cuda_memory.mem_pool()
+
+
 def test_pools_need_the_cuda_part() -> None:
     group = object.__new__(cuda.Group)
     if pycoll._cuda_library.library_path() is None:
