@@ -196,7 +196,7 @@ Backend::WorkPtr Backend::exchange(Launch launch, std::vector<Message> sends,
   launch.diagnose = [table, gathered, ranks] {
     if (!gathered->exception()) require_agreement(table.const_data_ptr<int64_t>(), ranks);
   };
-  ++called_;
+  note(launch, results, ++called_);
   auto work = coalescing_ ? coalescing_ : new_work(launch);
   work->take(std::move(launch), results);
   work->add(std::move(gathered));

@@ -39,6 +39,11 @@ Backend::Backend(Joined joined, Rendezvous rendezvous, std::shared_ptr<const Acc
       }),
       process_(getpid()) {
   options_->group_name = communicator_->options().group;
+  if (auto* recorder = FlightRecorder::get()) {
+    std::vector<int> members = rendezvous_.global_ranks;
+    for (int r = int(members.size()); r < getSize(); ++r) members.push_back(r);
+    flight_group_ = recorder->add_group(options_->group_name, std::move(members), getRank());
+  }
 }
 
 c10::intrusive_ptr<Backend> Backend::create(const Rendezvous& rendezvous,
@@ -100,9 +105,40 @@ c10::intrusive_ptr<AsyncWork> Backend::new_work(const Launch& launch, bool await
   return c10::make_intrusive<AsyncWork>(getRank(), launch, called_, works_, awaited);
 }
 
+void Backend::note(Launch& launch, at::TensorList results, uint64_t called) {
+  if (!flight_group_ || launch.flight.open()) return;
+  FlightRecorder::Entry entry;
+  entry.group = flight_group_;
+  entry.name = launch.what().title;
+  entry.collective = called;
+  entry.message = messages_;
+  entry.timeout = options_->timeout;
+  if (!launch.calls.empty() && launch.calls[0].timeout)
+    entry.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(*launch.calls[0].timeout);
+  launch.flight =
+      FlightEntry(FlightRecorder::get()->begin(std::move(entry), getGroupDesc(), launch.shown(), results));
+}
+
+void Backend::note_message(Launch& launch, at::TensorList tensors, bool sent, int peer, int tag) {
+  if (!flight_group_) return;
+  FlightRecorder::Entry entry;
+  entry.group = flight_group_;
+  entry.name = launch.what().title;
+  entry.collective = called_;
+  entry.message = ++messages_;
+  entry.is_message = true;
+  entry.peer = peer;
+  entry.tag = tag;
+  entry.timeout = options_->timeout;
+  const at::TensorList none;
+  launch.flight = FlightEntry(FlightRecorder::get()->begin(std::move(entry), getGroupDesc(),
+                                                           sent ? tensors : none, sent ? none : tensors));
+}
+
 Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList results) {
   ++called_;
   if (!launch.device().is_cpu()) return start_on_device(launch, async, results);
+  note(launch, results, called_);
   if (!async && !coalescing_) {
     std::optional<ProfiledCall> record;
     if (at::hasCallbacks()) record.emplace(getRank(), launch);
@@ -110,12 +146,14 @@ Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList resul
     for (const CollectiveCall& call : launch.calls) {
       try {
         communicator_->run(call);
-      } catch (const Error&) {
+      } catch (const Error& e) {
         if (!error) error = std::current_exception();
+        launch.flight.failed(e.what());
       }
     }
     if (error) std::rethrow_exception(error);
     launch.write_back();
+    launch.flight.done();
     return nullptr;
   }
   auto work = coalescing_ ? coalescing_ : new_work(launch);

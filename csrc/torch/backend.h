@@ -125,6 +125,9 @@ class Backend final : public c10d::Backend {
   std::shared_ptr<CudaGroup> open_gpus(c10::Device device, const char* what);
   WorkPtr start_on_device(Launch& launch, bool async, at::TensorList results);
   void wait_for_gpus(const c10d::BarrierOptions& opts);
+  // Notes the call in the flight recorder, where there is one. `called`: the collective's number.
+  void note(Launch& launch, at::TensorList results, uint64_t called);
+  void note_message(Launch& launch, at::TensorList tensors, bool sent, int peer, int tag);
   WorkPtr finish(c10::intrusive_ptr<AsyncWork> work, bool async);
   c10::intrusive_ptr<AsyncWork> new_work(const Launch& launch, bool awaited = true);
   WorkPtr receive(const TorchCall& what, Tensors& tensors, int source, int tag);
@@ -163,6 +166,8 @@ class Backend final : public c10d::Backend {
   std::map<std::string, int> shrinks_;  // by the ranks that stayed
   // Collectives that were called, which all ranks count alike; the engine's own number moves as they run.
   std::atomic<uint64_t> called_{0};
+  std::shared_ptr<FlightGroup> flight_group_;  // null: no flight recorder
+  std::atomic<uint64_t> messages_{0};          // that it has
   std::atomic<bool> left_{false};
   const int process_;  // a forked child has no part in the group
 };

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
+#include <string>
 
 #include "core/error.h"
 
@@ -13,6 +14,9 @@ namespace pycoll::torch_adapter {
 //   every other kind -> DistBackendError (both of these are RuntimeErrors)
 // What is no pycoll error is passed on as it is.
 std::exception_ptr for_torch(std::exception_ptr error) noexcept;
+
+// Its message; of one of torch's without the backtrace.
+std::string text_of(const std::exception_ptr& error);
 
 // Runs a method of the backend, and lets its errors out as torch's.
 template <class Method>

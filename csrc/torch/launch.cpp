@@ -132,7 +132,7 @@ std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout) {
 
 Launch::Launch(const TorchCall& what, at::TensorList shown, const EnterDevice* enter)
     : what_(&what), enter_(enter) {
-  if (at::hasCallbacks()) shown_ = shown.vec();
+  if (at::hasCallbacks() || FlightRecorder::get()) shown_ = shown.vec();
 }
 
 CollectiveCall& Launch::add(CollectiveKind kind, const at::Tensor& like, size_t count,

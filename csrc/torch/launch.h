@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "torch/flight_recorder.h"
 
 namespace pycoll::torch_adapter {
 
@@ -41,7 +42,7 @@ using EnterDevice = std::function<c10::Stream(c10::Device device, const TorchCal
 
 class Launch {
  public:
-  // `shown`: the tensors whose shapes a profiler shows.
+  // `shown`: the tensors whose shapes a profiler shows as inputs.
   // `enter`: of a call that takes tensors of other devices too; it must outlive the call. The first such
   // tensor makes the device's stream the current one, until leave_device().
   explicit Launch(const TorchCall& what, at::TensorList shown = {}, const EnterDevice* enter = nullptr);
@@ -70,6 +71,8 @@ class Launch {
   // Scratch that lives as long as the launch.
   at::Tensor scratch(int64_t elements, const at::TensorOptions& options);
 
+  FlightEntry flight;
+
   // Called when all is over, well or not; throws what explains a failure better than the engine could.
   std::function<void()> diagnose;
 
@@ -94,7 +97,7 @@ class Launch {
   const EnterDevice* enter_;
   std::optional<c10::Device> device_;
   std::unique_ptr<c10::StreamGuard> on_stream_;
-  std::vector<at::Tensor> shown_;  // empty where no profiler runs
+  std::vector<at::Tensor> shown_;  // empty where nobody looks
   c10::SmallVector<at::Tensor, 4> held_;
   c10::SmallVector<CopyBack, 2> copies_;
 };

@@ -8,6 +8,7 @@
 #include "torch/backend.h"
 #include "torch/bootstrap.h"
 #include "torch/errors.h"
+#include "torch/flight_recorder.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -129,6 +130,64 @@ stragglers(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return {std::move(records), {report.calls, report.early, report.seconds_won}};
 }
 
+py::list described(const std::vector<FlightRecorder::Shape>& shapes) {
+  py::list result;
+  for (const auto& shape : shapes)
+    result.append(py::make_tuple(c10::toString(shape.dtype),
+                                 std::vector<int64_t>(shape.sizes.begin(), shape.sizes.end())));
+  return result;
+}
+
+// (entries, groups by id) for pycoll.torch.flight_recorder; None where the recorder is off.
+py::object flight_record() {
+  const FlightRecorder* recorder = FlightRecorder::get();
+  if (recorder == nullptr) return py::none();
+  const FlightRecorder::Record record = recorder->record();
+  std::vector<torch::CapturedTraceback*> captured;
+  for (const auto& entry : record.entries) captured.push_back(entry.frames.get());
+  const torch::SymbolizedTracebacks symbolized = torch::symbolize(captured);
+  py::list frames;  // those of many entries are the same
+  for (const auto& frame : symbolized.all_frames)
+    frames.append(py::make_tuple(frame.funcname, frame.filename, frame.lineno));
+  py::list entries;
+  for (size_t i = 0; i < record.entries.size(); ++i) {
+    const auto& entry = record.entries[i];
+    py::list stack;
+    for (const uint64_t frame : symbolized.tracebacks[i]) stack.append(frames[frame]);
+    py::dict row;
+    row["id"] = entry.id;
+    row["group"] = entry.group->id;
+    row["name"] = entry.name;
+    row["collective"] = entry.collective;
+    row["message"] = entry.message;
+    row["is_message"] = entry.is_message;
+    row["peer"] = entry.peer;
+    row["tag"] = entry.tag;
+    row["inputs"] = described(entry.inputs);
+    row["outputs"] = described(entry.outputs);
+    row["timeout_ms"] = entry.timeout.count();
+    row["created"] = entry.created;
+    row["completed"] = entry.completed;
+    row["retired"] = entry.retired;
+    row["error"] = entry.error;
+    row["thread"] = c10::str(entry.thread);
+    row["frames"] = stack;
+    entries.append(row);
+  }
+  py::dict groups;
+  for (const auto& [id, group] : record.groups) {
+    py::dict row;
+    row["name"] = group.name;
+    row["description"] = group.description;
+    row["global_ranks"] = group.global_ranks;
+    row["rank"] = group.rank;
+    row["last_called"] = group.last_called;
+    row["last_completed"] = group.last_completed;
+    groups[py::int_(id)] = row;
+  }
+  return py::make_tuple(entries, groups);
+}
+
 // torch's translators serve torch's modules; the same for this one.
 void translate(std::exception_ptr error) {
   const auto raise = [](const char* module, const char* type, const c10::Error& e) {
@@ -160,6 +219,7 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
         py::call_guard<py::gil_scoped_release>());
   m.def("move_to_shared_memory", &move_to_shared_memory, py::arg("backend"), py::arg("tensor"));
   m.def("stragglers", &stragglers, py::arg("backend"));
+  m.def("flight_record", &flight_record);
   m.def("shutdown_all", &Backend::shutdown_all, py::call_guard<py::gil_scoped_release>());
 }
 

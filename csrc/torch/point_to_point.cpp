@@ -19,6 +19,7 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int destination, int tag) {
     const at::Tensor& tensor = only(tensors, kSend);
     Launch launch(kSend, tensors);
     const void* data = launch.read(tensor);
+    note_message(launch, tensors, true, destination, tag);
     auto work = coalescing_ ? coalescing_ : new_work(launch);
     work->take(std::move(launch), tensors);
     work->add(communicator_->send(data, tensor.nbytes(), destination, engine_tag(tag)));
@@ -42,6 +43,7 @@ Backend::WorkPtr Backend::receive(const TorchCall& what, Tensors& tensors, int s
   const at::Tensor& tensor = only(tensors, what);
   Launch launch(what, tensors);
   void* data = launch.write(tensor);
+  note_message(launch, tensors, false, source, tag);
   // A message may never come: leaving the group does not wait for it.
   auto work = coalescing_ ? coalescing_ : new_work(launch, false);
   work->take(std::move(launch), tensors);

@@ -61,6 +61,8 @@ Backend::WorkPtr Backend::sparse_all_reduce(const at::Tensor& tensor, const c10d
   const at::Tensor mine = tensor.coalesce();
   const int ranks = getSize(), rank = getRank();
 
+  Launch launch(kSparse, tensor);
+  note(launch, tensor, called_ + 1);
   const Shape shape = shape_of(mine);
   std::vector<Shape> shapes(size_t(ranks), shape);
   Launch asking(kSparse);
@@ -79,7 +81,6 @@ Backend::WorkPtr Backend::sparse_all_reduce(const at::Tensor& tensor, const c10d
                                           [](int64_t sum, const Shape& s) { return sum + s.entries; });
   const bool even =
       std::all_of(shapes.begin(), shapes.end(), [&](const Shape& s) { return s.entries == shape.entries; });
-  Launch launch(kSparse, tensor);
   // Rows of `rows`, a rank's after another's, into one tensor.
   const auto gather = [&](const at::Tensor& rows) {
     std::vector<int64_t> sizes = rows.sizes().vec();

@@ -83,8 +83,10 @@ void AsyncWork::settle() {
         if (launch.diagnose) launch.diagnose();
       if (auto error = first_error()) std::rethrow_exception(error);
       for (Launch& launch : launches_) launch.write_back();
+      for (Launch& launch : launches_) launch.flight.done(source_);
     } catch (...) {
       error_ = for_torch(std::current_exception());
+      for (Launch& launch : launches_) launch.flight.failed(text_of(error_));
     }
     finished.swap(launches_);
     future = future_;

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
     from pycoll.lateness import StragglerReport
     from pycoll.torch.hooks import ddp_hook
+    from pycoll.torch.recorder import dump_flight_recorder, flight_recorder
 
-__all__ = ["Options", "autoload", "ddp_hook", "register", "stragglers"]
+__all__ = [
+    "Options", "autoload", "ddp_hook", "dump_flight_recorder", "flight_recorder", "register", "stragglers",
+]  # fmt: skip
 
 
 @dataclass
@@ -44,6 +47,10 @@ def __getattr__(name: str) -> Any:
         from pycoll.torch import hooks  # imports torch
 
         return hooks.ddp_hook
+    if name in ("flight_recorder", "dump_flight_recorder"):
+        from pycoll.torch import recorder
+
+        return getattr(recorder, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

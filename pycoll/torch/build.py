@@ -27,6 +27,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+# The minor releases of torch that the adapter is tested with: the first and the last.
+TORCH = ((2, 13), (2, 14))
+
 MODULE_NAME = "_pycoll_torch"
 BEFOREHAND = "python -m pycoll.torch.build"
 DAY = 24 * 3600.0  # seconds
@@ -42,11 +45,17 @@ def load(timeout: float | None = None) -> ModuleType:
         timeout: seconds that compiling, or waiting for the process that compiles, may take.
 
     Raises:
-        RuntimeError: there is no compiler, it failed (with its message), or time ran out.
+        RuntimeError: this torch is older than those supported, there is no compiler, it failed (with its
+            message), or time ran out.
     """
     global _loaded
     if _loaded is None:
         _loaded = _load(compiled(timeout))
+    return _loaded
+
+
+def loaded() -> ModuleType | None:
+    """The adapter if this process has loaded it."""
     return _loaded
 
 
@@ -69,6 +78,9 @@ def compiled(timeout: float | None = None) -> Path:
 
     Args, Raises: see `load`.
     """
+    foreign = unsupported_torch()
+    if foreign and _torch_release() < TORCH[0]:
+        raise RuntimeError(foreign)
     target = cache_directory() / f"{MODULE_NAME}-{_key()}.so"
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     if not target.exists():
@@ -77,6 +89,26 @@ def compiled(timeout: float | None = None) -> Path:
                 _remove_what_the_killed_left(target)
                 _compile(target, deadline)
     return target
+
+
+def unsupported_torch() -> str:
+    """A sentence that says so where the installed torch is none of those supported; else ""."""
+    import torch
+
+    if TORCH[0] <= _torch_release() <= TORCH[1]:
+        return ""
+    oldest, newest = (".".join(map(str, release)) for release in TORCH)
+    return (
+        f"pycoll's torch backend supports torch {oldest} to {newest}; this is torch {torch.__version__}: "
+        f"pip install 'torch>={oldest},<{TORCH[1][0]}.{TORCH[1][1] + 1}'"
+    )
+
+
+def _torch_release() -> tuple[int, int]:
+    import torch
+
+    major, minor = re.findall(r"\d+", torch.__version__)[:2]
+    return int(major), int(minor)
 
 
 def library() -> Path:
@@ -228,6 +260,9 @@ def _compile(target: Path, deadline: float) -> None:
         unit, output = Path(directory) / "adapter.cpp", Path(directory) / "adapter.so"
         unit.write_text("".join(f'#include "{source}"\n' for source in _sources()))
         line = command(unit, output)
+        foreign = unsupported_torch()
+        if foreign:
+            print(f"pycoll: {foreign}. Trying nevertheless.", file=sys.stderr)
         print(
             f"pycoll: compiling its adapter for torch {torch.__version__}, once for this machine, "
             "about half a minute ...",
@@ -243,7 +278,8 @@ def _compile(target: Path, deadline: float) -> None:
             )
         if status != 0:
             raise RuntimeError(
-                f"compiling the pycoll adapter for torch {torch.__version__} failed; the command was\n"
+                (f"{foreign}\n" if foreign else "")
+                + f"compiling the pycoll adapter for torch {torch.__version__} failed; the command was\n"
                 f"  {' '.join(line)}\nand it said\n{_head(said)}"
             )
         output.rename(target)  # at once whole, for whoever looks

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from pycoll import _network, _selection
-from pycoll.torch import Options, build
+from pycoll.torch import Options, build, recorder
 from pycoll.torch.accelerator import CUDA, Accelerator
 
 _leaves_at_exit = False
@@ -97,4 +97,5 @@ def _leave_groups_at_exit(extension: Any) -> None:
     global _leaves_at_exit
     if not _leaves_at_exit:
         atexit.register(extension.shutdown_all)
+        atexit.register(recorder.dump_after_failure)  # runs before
         _leaves_at_exit = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -164,3 +165,33 @@ def test_a_timeout_ends_compiling_and_waiting_for_it(cache, compiler, monkeypatc
         build.compiled(timeout=0.1)
     assert time.monotonic() - start < 2
     build.compiled(timeout=30)
+
+
+def test_a_torch_that_is_too_old_is_refused(cache, compiler, monkeypatch):
+    monkeypatch.setattr("torch.__version__", "2.12.1+cpu")
+    with pytest.raises(
+        RuntimeError, match=r"supports torch 2\.13 to 2\.\d+; this is torch 2\.12\.1\+cpu: pip"
+    ):
+        build.load()
+    assert not compiler.exists()
+
+
+def test_a_torch_that_is_too_new_is_said_to_be(cache, compiler, tmp_path, monkeypatch, capsys):
+    sentence = r"supports torch 2\.13 to 2\.\d+; this is torch 2\.99\.0\.dev1"
+    monkeypatch.setattr("torch.__version__", "2.99.0.dev1")
+    build.compiled()  # it may work
+    assert re.search(sentence, capsys.readouterr().err)
+    path = tmp_path / "bad-c++"
+    path.write_text("#!/bin/sh\nexit 1\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    monkeypatch.setenv("PYCOLL_CACHE", str(tmp_path / "other"))
+    with pytest.raises(RuntimeError, match=f"{sentence}(.|\\n)*failed; the command was"):
+        build.compiled()
+
+
+def test_the_documentation_names_the_versions_of_torch():
+    document = Path(__file__).parents[2] / "docs" / "torch.md"
+    oldest, newest = (f"{major}.{minor}" for major, minor in build.TORCH)
+    assert f"torch {oldest} to {newest}" in document.read_text()
+    assert build.unsupported_torch() == ""

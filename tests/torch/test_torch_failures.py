@@ -274,6 +274,69 @@ def test_abort(ranks):
     assert seconds < 2
 
 
+@pytest.mark.parametrize("async_op", [False, True])
+def test_abort_from_another_thread(ranks, async_op, tmp_path):
+    def body(store):
+        import threading
+
+        me = dist.get_rank()
+        if me == 1:  # never calls what the others wait for
+            text, seconds = error_of(lambda: dist.barrier())
+        else:
+            backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+            timer = threading.Timer(0.3, backend.abort)
+            if me == 0:
+                timer.start()
+
+            def call():
+                work = dist.all_reduce(torch.ones(4), async_op=async_op)
+                if work is not None:
+                    work.wait()
+
+            text, seconds = error_of(call)
+        assert "abort" in text
+        assert names(text, 0)
+        assert seconds < 5
+        dist.destroy_process_group()
+        dist.init_process_group("pycoll", store=dist.FileStore(store, 3), rank=me, world_size=3)
+        t = torch.ones(4)
+        dist.all_reduce(t)
+        assert t.tolist() == [3.0] * 4
+
+    def late_body(store):
+        if dist.get_rank() == 1:
+            time.sleep(0.6)
+        return body(store)
+
+    ranks(3, late_body, str(tmp_path / "store"), breaks_group=True)
+
+
+def test_use_after_destroy_is_a_clear_error(ranks):
+    def body():
+        group = dist.new_group([0, 1])
+        work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+        work.wait()
+        dist.destroy_process_group(group)
+        with pytest.raises(ValueError, match=r"not initialized|[Ii]nvalid|not registered"):  # torch's own
+            dist.all_reduce(torch.ones(4), group=group)
+        backend = group._get_backend(torch.device("cpu"))
+        start = time.monotonic()
+        for call in (
+            lambda: backend.allreduce([torch.ones(4)], dist.AllreduceOptions()),
+            lambda: backend.barrier(dist.BarrierOptions()),
+            lambda: backend.send([torch.ones(4)], 1 - dist.get_rank(), 0),
+        ):
+            with pytest.raises(ValueError, match="this communicator is closed; make a new one"):
+                call()
+        assert time.monotonic() - start < 5
+        assert work.is_completed()
+        t = torch.ones(4)
+        dist.all_reduce(t)
+        assert t.tolist() == [2.0] * 4
+
+    ranks(2, body)
+
+
 def test_a_rank_that_leaves_is_named(ranks):
     def body():
         if dist.get_rank() == 1:

@@ -9,6 +9,7 @@ import textwrap
 import time
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -222,8 +223,23 @@ def _join_at(address):
     )
 
 
+def test_split_group_of_torch_wants_an_accelerator(ranks):
+    """torch refuses before it asks the backend; the group is as it was."""
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+
+    def body():
+        with pytest.raises(RuntimeError, match=r"No device associated|does not support splitting"):
+            dist.split_group(split_ranks=[[0, 1]])
+        t = torch.ones(1)
+        dist.all_reduce(t)
+        assert t.item() == 2.0
+
+    ranks(2, body)
+
+
 def test_splitting_merging_and_shrinking(ranks, tmp_path):
-    """As torch's C++ calls them; `torch.distributed.split_group` itself wants an accelerator."""
+    """As torch's C++ calls them."""
 
     def body():
         me, world = dist.get_rank(), dist.get_world_size()
