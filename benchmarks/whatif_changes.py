@@ -30,7 +30,7 @@ from rich.table import Table
 
 from pycoll import Topology, whatif
 from pycoll.bench.units import format_seconds, format_size, parse_size
-from pycoll.candidates import schedule_of
+from pycoll.selection.candidates import schedule_of
 from pycoll.whatif.evaluate import Evaluator
 from pycoll.whatif.scenario import Scenario
 

@@ -21,9 +21,9 @@ _HOMES = {
     "Communicator": "pycoll.communicator",
     "Work": "pycoll.communicator",
     "premul_sum": "pycoll.communicator",
-    "Decision": "pycoll.decisions",
-    "DecisionTable": "pycoll.decisions",
-    "Profile": "pycoll.profile",
+    "Decision": "pycoll.selection.decisions",
+    "DecisionTable": "pycoll.selection.decisions",
+    "Profile": "pycoll.selection.profile",
     "Schedule": "pycoll.schedule",
     "ScheduleReport": "pycoll.schedule",
     "algorithm": "pycoll.schedule",
@@ -32,7 +32,7 @@ _HOMES = {
     "Simulation": "pycoll.simulation",
     "StragglerReport": "pycoll.lateness",
     "stragglers": "pycoll.lateness",
-    "Selector": "pycoll.selector",
+    "Selector": "pycoll.selection.selector",
     "Topology": "pycoll.topology",
     "Bound": "pycoll.bounds",
     "bound": "pycoll.bounds",
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from pycoll.bootstrap import empty, init
     from pycoll.bounds import Bound, bound
     from pycoll.communicator import Communicator, Work, premul_sum
-    from pycoll.decisions import Decision, DecisionTable
     from pycoll.errors import (
         Aborted,
         Error,
@@ -65,9 +64,10 @@ if TYPE_CHECKING:
     )
     from pycoll.lateness import StragglerReport, stragglers
     from pycoll.launch import spawn
-    from pycoll.profile import Profile
     from pycoll.schedule import Schedule, ScheduleReport, algorithm, algorithms, build
-    from pycoll.selector import Selector
+    from pycoll.selection.decisions import Decision, DecisionTable
+    from pycoll.selection.profile import Profile
+    from pycoll.selection.selector import Selector
     from pycoll.simulation import Simulation
     from pycoll.topology import Topology
 

@@ -16,9 +16,9 @@ from pycoll._network import Settings, settings
 from pycoll.errors import Aborted, InvalidArgument, Mismatch, PeerLost, Timeout
 
 if TYPE_CHECKING:
-    from pycoll.decisions import DecisionTable
     from pycoll.lateness import StragglerReport
     from pycoll.schedule import Schedule
+    from pycoll.selection.decisions import DecisionTable
 
 _Self = TypeVar("_Self", bound="Group")
 
@@ -188,7 +188,7 @@ class Group:
     def decisions(self) -> DecisionTable:
         """The table in force, with what the group has changed in it by itself, and how well its predictions
         have held (`Decision.typical`). A local call."""
-        from pycoll.decisions import Decision, DecisionTable
+        from pycoll.selection.decisions import Decision, DecisionTable
 
         rows = [
             Decision(

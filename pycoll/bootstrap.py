@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from pycoll import _network, _selection, _tcp, launchers
+from pycoll import _network, _tcp, launchers
 from pycoll._calls import Duration, seconds
 from pycoll._rendezvous import Alone, Lasting, Rendezvous, StoreRendezvous
 from pycoll.communicator import Communicator
 from pycoll.errors import Error, InvalidArgument, Timeout
+from pycoll.selection import group as selection
 
 
 class _Defaults(threading.local):
@@ -138,7 +139,7 @@ def make(
     """A communicator by way of a rendezvous. A failure here is told to the other ranks at once."""
     meeting = Lasting(meeting)
     try:
-        decide, rules, fixed = _selection.begin(rank, ranks, profile, deterministic, topology)
+        decide, rules, fixed = selection.begin(rank, ranks, profile, deterministic, topology)
         return Communicator.create(
             rank, ranks, meeting.all_gather, group, timeout, None, rules, network, fixed, decide
         )

@@ -27,9 +27,9 @@ from pycoll.gpu.selection import Selection
 
 if TYPE_CHECKING:
     from pycoll.communicator import Communicator
-    from pycoll.decisions import DecisionTable
-    from pycoll.explanation import Explanation
     from pycoll.schedule import Schedule
+    from pycoll.selection.decisions import DecisionTable
+    from pycoll.selection.explanation import Explanation
 
 __all__ = ["Device", "Group", "available", "devices", "mem_pool", "why_not"]
 

@@ -63,7 +63,7 @@ struct DecisionTable {
   uint64_t hash = 0;           // of the text; 0: the empty table
   std::shared_ptr<const Topology> topology;  // where the ranks are, as far as the table says it
 
-  // The text that pycoll/decisions.py writes, fields apart by tabs:
+  // The text that pycoll/selection/decisions.py writes, fields apart by tabs:
   //   decisions 1 <factor>
   //   topology <name>
   //   node <name> <device|switch> <ports> <overhead> <copy rate> <reduce rate> <0|1: forwards> ...

@@ -98,7 +98,7 @@ void log_warning(const std::string& text) {
   }
 }
 
-// To pycoll._selection's decide(names of the hosts, host of each rank).
+// To pycoll.selection.group's decide(names of the hosts, host of each rank).
 std::function<std::string(const Placement&)> asking(const py::object& decide) {
   if (decide.is_none()) return nullptr;
   return [&decide](const Placement& placement) {

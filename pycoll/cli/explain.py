@@ -10,8 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from pycoll import Topology
-    from pycoll.profile import Profile
-    from pycoll.selector import Selector
+    from pycoll.selection.profile import Profile
+    from pycoll.selection.selector import Selector
 
 
 def explain(
@@ -148,8 +148,8 @@ def _selector(
 ) -> Selector:
     from pycoll import InvalidArgument
     from pycoll.bench.environment import usable_cpus
-    from pycoll.profile import Profile, for_group
-    from pycoll.selector import Selector
+    from pycoll.selection.profile import Profile, for_group
+    from pycoll.selection.selector import Selector
 
     if not topology:
         if slow:
@@ -168,7 +168,7 @@ def _gpu_selector(
 ) -> Selector:
     from pycoll import InvalidArgument
     from pycoll.gpu.selector import GpuSelector
-    from pycoll.profile import Profile
+    from pycoll.selection.profile import Profile
 
     if slow and not topology:
         raise InvalidArgument("--slow needs --topology: it names links of one")
@@ -193,7 +193,7 @@ def _gpu_profile_of_here(ranks: int | None) -> Profile | None:
     from pycoll.errors import Error
     from pycoll.gpu import links, wiring
     from pycoll.gpu.machine import GpuMachine
-    from pycoll.profile import CUDA_VARIABLE, Profile, for_gpus
+    from pycoll.selection.profile import CUDA_VARIABLE, Profile, for_gpus
 
     if named := os.environ.get(CUDA_VARIABLE):
         return None if named.lower() == "none" else Profile.load(named)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 if TYPE_CHECKING:
-    from pycoll.late_rank_tables import (
+    from pycoll.late_rank.tables import (
         PartialLateness,
         Rounds,
         SeveralLate,
@@ -74,14 +74,14 @@ def late_rank(
             raise InvalidArgument(f"--ranks {text}: write numbers of at least 2 with commas between them")
         counts.append(int(text))
     if draw is not None:
-        from pycoll.late_rank_drawing import draw_partial_lateness
+        from pycoll.late_rank.drawing import draw_partial_lateness
 
         draw_partial_lateness(list(_rows("drawn", counts, size, alpha, bandwidth)), draw)
         typer.echo(f"wrote {draw}", err=as_json)
         return
     rows = {name: list(_rows(name, counts, size, alpha, bandwidth)) for name in chosen}
     if as_json:
-        from pycoll.late_rank_tables import as_dicts
+        from pycoll.late_rank.tables import as_dicts
 
         typer.echo(json.dumps({name: as_dicts(found) for name, found in rows.items()}, indent=1))
         return
@@ -94,8 +94,8 @@ def late_rank(
 
 
 def _rows(name: str, ranks: Sequence[int], size: str, alpha: str, bandwidth: str) -> Iterable[Any]:
-    from pycoll import late_rank_tables as tables
     from pycoll.bench.units import parse_size
+    from pycoll.late_rank import tables
     from pycoll.topology.units import parse_bandwidth, parse_time
 
     machine: dict[str, Any] = {"ranks": ranks} if ranks else {}
@@ -121,7 +121,7 @@ def _us(seconds: float | None) -> str:
 
 
 def _speed_ups(rows: list[SpeedUp]) -> tuple[str, str]:
-    from pycoll.late_rank_tables import table
+    from pycoll.late_rank.tables import table
 
     return "Speed-up over the ring, from the arrival of the late rank on", table(
         ("ranks", "StragglAR", "halving-doubling", "direct", "late_rank", "pieces", "bound"),
@@ -141,7 +141,7 @@ def _speed_ups(rows: list[SpeedUp]) -> tuple[str, str]:
 
 
 def _partial(rows: list[PartialLateness]) -> tuple[str, str]:
-    from pycoll.late_rank_tables import table
+    from pycoll.late_rank.tables import table
 
     heading = "Microseconds after the arrival, where lateness hides a share of the early ranks' part"
     return heading, table(
@@ -164,7 +164,7 @@ def _partial(rows: list[PartialLateness]) -> tuple[str, str]:
 
 
 def _several(rows: list[SeveralLate]) -> tuple[str, str]:
-    from pycoll.late_rank_tables import table
+    from pycoll.late_rank.tables import table
 
     heading = "Several late ranks: rounds from the last arrival on, and their share of the buffer's time"
     return heading, table(
@@ -187,7 +187,7 @@ def _several(rows: list[SeveralLate]) -> tuple[str, str]:
 
 def _times(rows: list[TimeAfterArrival]) -> tuple[str, str]:
     from pycoll.bench.units import format_size
-    from pycoll.late_rank_tables import table
+    from pycoll.late_rank.tables import table
 
     heading = "Microseconds after the arrival, where lateness hides the early ranks' part"
     names = ("halving-doubling", "StragglAR", "late_rank K=k(n-1)", "k", "late_rank", "K", "bound")
@@ -212,7 +212,7 @@ def _times(rows: list[TimeAfterArrival]) -> tuple[str, str]:
 
 
 def _rounds(rows: list[Rounds]) -> tuple[str, str]:
-    from pycoll.late_rank_tables import table
+    from pycoll.late_rank.tables import table
 
     heads = ["ranks", *(f"K={k}(n-1)" for k in rows[0].factors), "above the bound"]
     return "Rounds after the arrival", table(
@@ -230,7 +230,7 @@ def _rounds(rows: list[Rounds]) -> tuple[str, str]:
 
 def _critical(rows: list[Any]) -> tuple[str, str]:
     from pycoll.bench.units import format_size
-    from pycoll.late_rank_tables import table
+    from pycoll.late_rank.tables import table
 
     heading = "Microseconds of lateness from which it pays: with the best cut, and without cuts"
     return heading, table(

@@ -15,7 +15,7 @@ from pycoll.cli._app import split
 from pycoll.cli.bench import job_size
 
 if TYPE_CHECKING:
-    from pycoll.profile import Profile
+    from pycoll.selection.profile import Profile
     from pycoll.tuning.options import TuneOptions
     from pycoll.tuning.results import Measured
 
@@ -99,7 +99,7 @@ def tune(
         pycoll tune --device cuda --sizes 1KiB:256MiB:x4
     """
     from pycoll import InvalidArgument, launchers
-    from pycoll.profile import Profile, default_path
+    from pycoll.selection.profile import Profile, default_path
 
     names = [*(collectives or []), *split(collective)] or ["allreduce"]
     if device == "cuda":
@@ -208,7 +208,7 @@ def _keep(made: Profile, options: TuneOptions, wrong: int, path: Path, as_json: 
 
 def _merged_with_earlier(path: Path, made: Profile) -> Profile:
     from pycoll import InvalidArgument
-    from pycoll.profile import Profile
+    from pycoll.selection.profile import Profile
 
     if not path.exists():
         return made
@@ -225,7 +225,7 @@ def _tune_gpus(
 ) -> None:
     from pycoll import Unsupported, launchers
     from pycoll.gpu import tuning
-    from pycoll.profile import Profile, default_path
+    from pycoll.selection.profile import Profile, default_path
 
     if options.collectives != ("allreduce",):
         raise Unsupported(f"--device cuda measures allreduce, not {', '.join(options.collectives)}")

@@ -13,11 +13,11 @@ from statistics import median
 
 import numpy as np
 
-from pycoll.calibration import nonnegative
 from pycoll.errors import Error
 from pycoll.gpu import ways
 from pycoll.gpu.ways import Interpreted, Kernel, Kind, OverNccl
-from pycoll.profile import Profile, Timing
+from pycoll.selection.calibration import nonnegative
+from pycoll.selection.profile import Profile, Timing
 from pycoll.topology import Topology
 
 __all__ = ["Cost", "Costs"]

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pycoll.errors import InvalidArgument
 from pycoll.gpu import links, ways
 from pycoll.gpu.costs import Costs
-from pycoll.models import Network, Prediction
 from pycoll.schedule import Schedule
+from pycoll.selection.models import Network, Prediction
 from pycoll.simulation import Simulation
 from pycoll.topology import Topology
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycoll.decisions import Decision, DecisionTable
 from pycoll.errors import InvalidArgument, Mismatch, Unsupported
 from pycoll.gpu import ways
 from pycoll.gpu.machine import GpuMachine
 from pycoll.gpu.ways import Groups
-from pycoll.profile import Profile, for_gpus, wanted_for_gpus
+from pycoll.selection.decisions import Decision, DecisionTable
+from pycoll.selection.profile import Profile, for_gpus, wanted_for_gpus
 
 if TYPE_CHECKING:
     from pycoll import cuda
-    from pycoll.explanation import Explanation
+    from pycoll.selection.explanation import Explanation
     from pycoll.topology import Topology
 
 __all__ = ["Selection", "machine_of"]
@@ -189,15 +189,15 @@ def machine_of(gpus: cuda.Group) -> tuple[GpuMachine, Topology | None]:
 
 
 def _decide(gpus: cuda.Group, asked: object, places: list[tuple[str, str]]) -> str:
-    from pycoll import _selection
-    from pycoll.pins import parse_pins
+    from pycoll.selection import group as selection
+    from pycoll.selection.pins import parse_pins
 
     pins = os.environ.get("PYCOLL_ALGO", "")
     pinned = parse_pins(pins, gpus.ranks, device="cuda") if pins else DecisionTable()
-    fixed = _selection._flag(_selection.DETERMINISTIC)
+    fixed = selection.flag(selection.DETERMINISTIC)
     if fixed and pinned.rows:
         raise InvalidArgument(
-            f"{pinned.rows[0].reason} does not go with {_selection.DETERMINISTIC}=1: GPUs then keep to "
+            f"{pinned.rows[0].reason} does not go with {selection.DETERMINISTIC}=1: GPUs then keep to "
             "the kernels and the schedule that add in the order of ranks"
         )
     profile = None if fixed else for_gpus(asked, gpus.ranks, lambda: _machine(places)[0])

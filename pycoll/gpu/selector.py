@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pycoll import calibration
-from pycoll.decisions import Decision, DecisionTable
 from pycoll.errors import InvalidArgument, TopologyError, Unsupported
-from pycoll.explanation import Choice, Flip
 from pycoll.gpu import links, ways
 from pycoll.gpu.costs import Costs
 from pycoll.gpu.network import GpuNetwork, is_simulated
-from pycoll.models import FlatMemory
-from pycoll.selector import Selector
+from pycoll.selection import calibration
+from pycoll.selection.decisions import Decision, DecisionTable
+from pycoll.selection.explanation import Choice, Flip
+from pycoll.selection.models import FlatMemory
+from pycoll.selection.selector import Selector
 
 if TYPE_CHECKING:
-    from pycoll.late_choice import LateCase
-    from pycoll.profile import Profile
     from pycoll.schedule import Schedule
+    from pycoll.selection.late_choice import LateCase
+    from pycoll.selection.profile import Profile
     from pycoll.topology import Topology
 
 __all__ = ["GpuSelector", "by_bounds"]
@@ -77,7 +77,7 @@ class GpuSelector(Selector):
         table = None if isinstance(pins, str) else pins
         super().__init__(topology, measured, table, ranks=ranks)
         if isinstance(pins, str):
-            from pycoll.pins import parse_pins
+            from pycoll.selection.pins import parse_pins
 
             self.pins = parse_pins(pins, self.ranks, device="cuda")
         self._limits, self._fixed = limits, fixed

@@ -21,13 +21,13 @@ from pycoll.bench.progress import Progress, progress_bar
 from pycoll.bench.runner import Subject
 from pycoll.bench.sides import NativeSide
 from pycoll.bench.workload import Workload
-from pycoll.decisions import DecisionTable
 from pycoll.errors import InvalidArgument, Unsupported
 from pycoll.gpu import ways
 from pycoll.gpu.arrays import Arrays, arrays_of
 from pycoll.gpu.machine import GpuMachine
 from pycoll.gpu.selection import machine_of
-from pycoll.profile import Profile, default_path
+from pycoll.selection.decisions import DecisionTable
+from pycoll.selection.profile import Profile, default_path
 from pycoll.tuning.measure import AS_CALLED, Race, Tuner
 from pycoll.tuning.options import TuneOptions
 from pycoll.tuning.results import Measured

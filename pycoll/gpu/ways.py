@@ -18,9 +18,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pycoll import candidates
-from pycoll.decisions import split_way, way_name
 from pycoll.errors import Error, InvalidArgument, Unsupported
+from pycoll.selection import candidates
+from pycoll.selection.decisions import split_way, way_name
 
 if TYPE_CHECKING:
     from pycoll import cuda, nccl

@@ -10,7 +10,8 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from pycoll import _network, _selection
+from pycoll import _network
+from pycoll.selection import group as selection
 from pycoll.torch import Options, build, recorder
 from pycoll.torch.accelerator import CUDA, Accelerator
 
@@ -23,7 +24,7 @@ def create(options: Any, backend_options: Any, accelerator: Accelerator = CUDA) 
     store = _keys_of_this_attempt(options.store, options.group_rank)
     try:
         wishes = _wishes(backend_options)
-        decide, rules, fixed = _selection.begin(options.group_rank, options.group_size, *wishes)
+        decide, rules, fixed = selection.begin(options.group_rank, options.group_size, *wishes)
         timeout = options.timeout.total_seconds()
         extension = build.load(timeout)
         _leave_groups_at_exit(extension)

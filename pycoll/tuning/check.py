@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from pycoll import calibration
-from pycoll.profile import Profile
+from pycoll.selection import calibration
+from pycoll.selection.profile import Profile
 from pycoll.tuning.measure import AS_CALLED
 from pycoll.tuning.results import CLEAN, Measured
 

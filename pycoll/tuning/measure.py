@@ -17,14 +17,15 @@ from functools import partial
 import numpy as np
 
 import pycoll
-from pycoll import candidates, probe
+from pycoll import probe
 from pycoll.bench.buffers import Buffers, make_buffers, private_bytes
 from pycoll.bench.progress import Progress, progress_bar
 from pycoll.bench.runner import Bench, Subject, _batch_size
 from pycoll.bench.sides import Call, NativeSide
 from pycoll.bench.units import format_size
 from pycoll.bench.workload import Case, Workload
-from pycoll.decisions import DISTANCES, FAST_PATH, split_way
+from pycoll.selection import candidates
+from pycoll.selection.decisions import DISTANCES, FAST_PATH, split_way
 from pycoll.tuning.options import TuneOptions
 from pycoll.tuning.results import Measured
 

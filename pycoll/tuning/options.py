@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pycoll import InvalidArgument
 from pycoll.bench.options import BenchOptions
-from pycoll.profile import Profile
+from pycoll.selection.profile import Profile
 
 DEFAULT_SIZES = "4B:64MiB:x4"
 DEFAULT_COLLECTIVES = ("allreduce",)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pycoll.bench.units import format_seconds, format_size
-from pycoll.profile import Profile
+from pycoll.selection.profile import Profile
 from pycoll.tuning import check
 from pycoll.tuning.check import Summary, Verdict
 from pycoll.tuning.results import CLEAN

@@ -10,8 +10,8 @@ import numpy as np
 
 from pycoll import probe
 from pycoll.bench.workload import Case
-from pycoll.decisions import FAST_PATH
-from pycoll.profile import Timing
+from pycoll.selection.decisions import FAST_PATH
+from pycoll.selection.profile import Timing
 
 #: States that a choice can go by: the machine was in one of them throughout a round.
 CLEAN: tuple[probe.State, ...] = ("near", "far", "unknown")

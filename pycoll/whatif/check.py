@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycoll.bench.units import format_size
-from pycoll.decisions import split_way
 from pycoll.errors import Error, InvalidArgument
+from pycoll.selection.decisions import split_way
 from pycoll.topology import Topology
 from pycoll.whatif.evaluate import Evaluator
 from pycoll.whatif.result import Result
@@ -160,7 +160,7 @@ def _best_of_each(evaluator: Evaluator, ways: list[str], collective: str, size: 
 
 
 def _machine() -> str:
-    from pycoll.profile import Machine
+    from pycoll.selection.profile import Machine
 
     return str(Machine.here())
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from pycoll import candidates
 from pycoll.errors import Error, InvalidArgument, TopologyError
+from pycoll.selection import candidates
 from pycoll.topology import Topology
 from pycoll.whatif.changes import Change, Fail, apply
 from pycoll.whatif.compare import check_collective, sizes_of, topology_of

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pycoll import candidates
 from pycoll.bench.results import bus_factor
-from pycoll.decisions import split_way
 from pycoll.errors import Error, InvalidArgument
-from pycoll.models import Network, Prediction
 from pycoll.schedule import Schedule, algorithms
+from pycoll.selection import candidates
+from pycoll.selection.decisions import split_way
+from pycoll.selection.models import Network, Prediction
 from pycoll.simulation import Simulation
 from pycoll.topology import Topology
 from pycoll.whatif.lanes import laned_schedule, laned_topology

@@ -440,7 +440,7 @@ def test_near_ranks_are_those_of_a_topology() -> None:
 
 
 def test_no_candidate_where_all_are_on_time() -> None:
-    from pycoll.candidates import ways
+    from pycoll.selection.candidates import ways
 
     for name in ("late_rank", "stragglar"):
         assert pycoll.algorithms()[name].for_late_ranks

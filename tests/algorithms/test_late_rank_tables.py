@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import pycoll
-from pycoll import late_rank_tables as tables
 from pycoll.cli._app import app
-from pycoll.late_rank_model import Cut, FlatMachine
+from pycoll.late_rank import tables
+from pycoll.late_rank.model import Cut, FlatMachine
 
 #: StragglAR's own simulation (alpha = 3 us, 450 GiB/s, 1 GiB): speed-ups of StragglAR, halving-doubling and
 #: "direct" over the ring, and ours.

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 import pycoll
-from pycoll.decisions import split_way
 from pycoll.gpu import ways
 from pycoll.gpu.costs import Costs
 from pycoll.gpu.machine import GpuMachine
 from pycoll.gpu.network import GpuNetwork
 from pycoll.gpu.selector import GpuSelector
-from pycoll.profile import Profile, Timing
+from pycoll.selection.decisions import split_way
+from pycoll.selection.profile import Profile, Timing
 
 NODES = ("dgx-h100", "dgx-a100", "dgx-1v", "pcie-8gpu")
 
@@ -142,7 +142,7 @@ def test_a_table_of_predictions_can_be_installed() -> None:
 
 
 def test_a_profile_of_processors_is_refused() -> None:
-    from pycoll.profile import Machine
+    from pycoll.selection.profile import Machine
 
     with pytest.raises(pycoll.InvalidArgument, match="is of processors"):
         GpuSelector(measured=Profile.of(Machine.here(), 2, []))

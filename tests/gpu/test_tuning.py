@@ -14,7 +14,7 @@ import pycoll
 from pycoll import cuda, launch
 from pycoll.gpu import tuning, ways
 from pycoll.gpu.machine import GpuMachine
-from pycoll.profile import Machine, Profile, default_path
+from pycoll.selection.profile import Machine, Profile, default_path
 from pycoll.tuning.check import summary, verdicts
 from pycoll.tuning.options import TuneOptions
 from tests.gpu.fake import FakeGpus, Work, cost, gpu_array
@@ -162,7 +162,7 @@ def test_a_name_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small_profile(machine: Any, ranks: int = 2) -> Profile:
-    from pycoll.profile import Timing
+    from pycoll.selection.profile import Timing
 
     row = Timing("allreduce", 64, "float32", "nccl", 1e-6, 1.0, 9, 1.0, {}, "one_shot")
     return Profile.of(machine, ranks, [row])
@@ -232,7 +232,7 @@ def test_profiles_of_processors_from_before_still_load(tmp_path: Path) -> None:
 def test_without_nccl_the_next_best_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from pycoll.profile import Timing
+    from pycoll.selection.profile import Timing
 
     fake = FakeGpus(2, has_nccl=False)
     fake.install(monkeypatch)
@@ -319,7 +319,7 @@ def test_a_pin_of_more_than_a_kernel_takes(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_ways_of_gpus_are_refused_for_processors() -> None:
-    from pycoll.pins import parse_pins
+    from pycoll.selection.pins import parse_pins
 
     with pytest.raises(pycoll.InvalidArgument, match="one_shot is for GPUs: write cuda:allreduce"):
         parse_pins("allreduce=one_shot", 2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import pycoll
 from pycoll import Decision, DecisionTable
-from pycoll.decisions import BASES
+from pycoll.selection.decisions import BASES
 
 COLLECTIVES = ("allreduce", "broadcast")
 

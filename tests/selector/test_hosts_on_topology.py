@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import pycoll
-from pycoll import _selection
-from pycoll.hosts_on_topology import flat_hosts, settle, with_overheads
+from pycoll.selection import group as selection
+from pycoll.selection.hosts_on_topology import flat_hosts, settle, with_overheads
 from pycoll.topology import Topology
 
 RACKS = Topology.load("two_racks")
@@ -124,7 +124,7 @@ HOSTS = [f"h{host}" for host in range(8)]
 
 def test_what_travels_with_the_meeting_of_hosts_goes_no_schedule(monkeypatch):
     monkeypatch.setenv("PYCOLL_TOPOLOGY", "two_racks")
-    text = _selection.begin(0, 8).decide(HOSTS, range(8))
+    text = selection.begin(0, 8).decide(HOSTS, range(8))
     assert rows(text)[0] == (0, "4097", ["direct"])
     assert all(way != "direct" for begin, _, ways in rows(text)[1:] for way in ways)
     assert rows(text)[-1][2][0].startswith("ring")
@@ -135,28 +135,28 @@ def test_what_travels_with_the_meeting_of_hosts_goes_no_schedule(monkeypatch):
 
 def test_pins_beat_the_topology(monkeypatch):
     monkeypatch.setenv("PYCOLL_ALGO", "allreduce=binary_tree")
-    text = _selection.begin(0, 8, topology=RACKS).decide(HOSTS, range(8))
+    text = selection.begin(0, 8, topology=RACKS).decide(HOSTS, range(8))
     assert rows(text) == [(0, "-", ["binary_tree"])]
     assert "\ntopology\t" in text
 
 
 def test_one_order_across_hosts_at_every_size():
     for topology in (RACKS, None):
-        text = _selection.begin(0, 8, deterministic=True, topology=topology).decide(HOSTS, range(8))
+        text = selection.begin(0, 8, deterministic=True, topology=topology).decide(HOSTS, range(8))
         assert len({way for _, _, ways in rows(text) for way in ways}) == 1
 
 
 def test_no_topology_is_no_table():
-    assert _selection.begin(0, 8).decide(HOSTS, range(8)) == ""
-    assert _selection.begin(1, 8).decide is None
+    assert selection.begin(0, 8).decide(HOSTS, range(8)) == ""
+    assert selection.begin(1, 8).decide is None
 
 
 def test_a_topology_that_is_none_is_refused(monkeypatch):
     with pytest.raises(pycoll.InvalidArgument, match="topology is a int"):
-        _selection.begin(0, 8, topology=3)
+        selection.begin(0, 8, topology=3)
     monkeypatch.setenv("PYCOLL_TOPOLOGY", "/nowhere.yaml")
     with pytest.raises(pycoll.TopologyError, match="nowhere"):
-        _selection.begin(0, 8)
+        selection.begin(0, 8)
 
 
 def test_a_group_chooses_on_the_topology_that_it_was_given(on_threads, monkeypatch, tmp_path):
@@ -175,8 +175,8 @@ def test_a_group_chooses_on_the_topology_that_it_was_given(on_threads, monkeypat
 
 def test_one_variable_serves_groups_of_other_sizes_and_init_does_not(monkeypatch, caplog):
     with pytest.raises(pycoll.InvalidArgument, match="places for 8 ranks, the group has 2"):
-        _selection.begin(0, 2, topology=RACKS).decide(["x", "y"], [0, 1])
+        selection.begin(0, 2, topology=RACKS).decide(["x", "y"], [0, 1])
     monkeypatch.setenv("PYCOLL_TOPOLOGY", "two_racks")
-    assert _selection.begin(0, 2).decide(["x", "y"], [0, 1]) == ""
+    assert selection.begin(0, 2).decide(["x", "y"], [0, 1]) == ""
     assert "places for 8 ranks, the group has 2" in caplog.text
-    assert rows(_selection.begin(0, 2).decide(["h0", "h7"], [0, 1])) != []
+    assert rows(selection.begin(0, 2).decide(["h0", "h7"], [0, 1])) != []

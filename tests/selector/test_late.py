@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import pycoll
 from pycoll.cli import app
-from pycoll.late_choice import late_case
+from pycoll.selection.late_choice import late_case
 
 FLAT = pycoll.Topology.flat(8, 300e9, overhead=3e-6)
 GIB = 2**30

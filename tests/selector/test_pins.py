@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pycoll
-from pycoll.pins import parse_pins
+from pycoll.selection.pins import parse_pins
 
 
 def _rows(text, ranks=4):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import pycoll
-from pycoll import DecisionTable, calibration
-from pycoll.candidates import work_of
-from pycoll.profile import Machine, Profile, Timing, default_path
+from pycoll import DecisionTable
+from pycoll.selection import calibration
+from pycoll.selection.candidates import work_of
+from pycoll.selection.profile import Machine, Profile, Timing, default_path
 
 
 def timing(size, way, seconds, fast=1.0, **fields):

@@ -72,7 +72,7 @@ def test_a_factor_of_0_means_never(on_threads):
 def test_deterministic_groups_keep_the_same_bits_at_every_size(on_threads, monkeypatch, tmp_path):
     """The same numbers alone and as a slice of longer buffers, across sizes where a tuned group changes its
     algorithm."""
-    from pycoll.profile import Profile, Timing, default_path
+    from pycoll.selection.profile import Profile, Timing, default_path
 
     ways = {64: "direct", 4096: "ring", 2**18: "binary_tree", 2**20: "recursive_doubling"}
     rows = [

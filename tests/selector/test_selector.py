@@ -8,9 +8,10 @@ import time
 import pytest
 
 import pycoll
-from pycoll import Decision, DecisionTable, Selector, candidates
-from pycoll.profile import Profile, Timing
-from pycoll.selector import Choice
+from pycoll import Decision, DecisionTable, Selector
+from pycoll.selection import candidates
+from pycoll.selection.profile import Profile, Timing
+from pycoll.selection.selector import Choice
 
 GBIT = 1.25e8
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from pycoll.bench.workload import Case
-from pycoll.profile import Machine, Profile, Timing
+from pycoll.selection.profile import Machine, Profile, Timing
 from pycoll.tuning.check import summary, verdicts
 from pycoll.tuning.results import Measured
 

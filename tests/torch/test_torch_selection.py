@@ -51,7 +51,7 @@ def test_a_wrong_pin_is_said_when_the_group_is_made(ranks):
 
 
 def test_a_profile_holds(ranks, tmp_path):
-    from pycoll.profile import Profile, Timing
+    from pycoll.selection.profile import Profile, Timing
 
     rows = [("direct", 2.0), ("recursive_doubling", 1.0)]
     profile = Profile.of_here(4, [Timing("allreduce", 64, "float32", way, s, s, 9) for way, s in rows])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pycoll.decisions import FAST_PATH, split_way, way_name
 from pycoll.errors import Error
+from pycoll.selection.decisions import FAST_PATH, split_way, way_name
 
 if TYPE_CHECKING:
     from pycoll.schedule import Schedule

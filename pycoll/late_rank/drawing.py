@@ -11,7 +11,7 @@ from pycoll.errors import InvalidArgument, Unsupported
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pycoll.late_rank_tables import PartialLateness
+    from pycoll.late_rank.tables import PartialLateness
 
 #: Label, colour, width and dashes of each curve.
 _CURVES = (

@@ -7,12 +7,12 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pycoll import candidates
-from pycoll.explanation import Flip
+from pycoll.selection import candidates
+from pycoll.selection.explanation import Flip
 
 if TYPE_CHECKING:
-    from pycoll.calibration import Calibration
     from pycoll.schedule import Schedule
+    from pycoll.selection.calibration import Calibration
     from pycoll.simulation import Simulation
     from pycoll.topology import Link, Topology
 

@@ -43,9 +43,9 @@ class ChoiceCache:
 def fingerprint(topology: Topology) -> str:
     """Sixteen hexadecimal digits: the machine's nodes, links and ranks, pycoll, and its algorithms."""
     from pycoll import __version__
-    from pycoll.candidates import GRID, MOST_TRANSFERS
-    from pycoll.models import Network
     from pycoll.schedule import algorithms
+    from pycoll.selection.candidates import GRID, MOST_TRANSFERS
+    from pycoll.selection.models import Network
 
     about = (
         topology.nodes,

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pycoll.candidates import schedule_of, work_of
-from pycoll.decisions import FAST_PATH, dtype_class, split_way
-from pycoll.profile import Profile, Timing
+from pycoll.selection.candidates import schedule_of, work_of
+from pycoll.selection.decisions import FAST_PATH, dtype_class, split_way
+from pycoll.selection.profile import Profile, Timing
 
 Floats = npt.NDArray[np.float64]
 

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pycoll import calibration, candidates
-from pycoll.decisions import DISTANCES, FAST_PATH, Decision, DecisionTable, dtype_class, split_way
 from pycoll.errors import InvalidArgument
-from pycoll.explanation import Candidate, Choice, Explanation, Flip
-from pycoll.late_choice import LateCase, late_case, the_late_rank
-from pycoll.models import FlatMemory, Model, Network
+from pycoll.selection import calibration, candidates
+from pycoll.selection.decisions import DISTANCES, FAST_PATH, Decision, DecisionTable, dtype_class, split_way
+from pycoll.selection.explanation import Candidate, Choice, Explanation, Flip
+from pycoll.selection.late_choice import LateCase, late_case, the_late_rank
+from pycoll.selection.models import FlatMemory, Model, Network
 
 if TYPE_CHECKING:
-    from pycoll.profile import Profile
     from pycoll.schedule import Schedule
+    from pycoll.selection.profile import Profile
     from pycoll.topology import Topology
 
 __all__ = ["Candidate", "Choice", "Explanation", "Flip", "Selector"]
@@ -82,7 +82,7 @@ class Selector:
         self.measured = measured
         self.deterministic = deterministic
         if isinstance(pins, str):
-            from pycoll.pins import parse_pins
+            from pycoll.selection.pins import parse_pins
 
             pins = parse_pins(pins, self.ranks)
         self.pins = pins or DecisionTable()
@@ -96,7 +96,7 @@ class Selector:
         self._orders: dict[tuple[str, int], str] = {}
         self._cache = None
         if cache and topology is not None:
-            from pycoll.choice_cache import ChoiceCache
+            from pycoll.selection.choice_cache import ChoiceCache
 
             self._cache = ChoiceCache(topology)
         self._choices: dict[tuple[str, int, str, int], Choice] = {}

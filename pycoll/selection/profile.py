@@ -21,9 +21,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pycoll.decisions import DISTANCES, DTYPE_CLASSES, FAST_PATH, Decision, DecisionTable, dtype_class
 from pycoll.errors import InvalidArgument
 from pycoll.gpu.machine import GpuMachine
+from pycoll.selection.decisions import (
+    DISTANCES,
+    DTYPE_CLASSES,
+    FAST_PATH,
+    Decision,
+    DecisionTable,
+    dtype_class,
+)
 
 VARIABLE = "PYCOLL_PROFILE"
 CUDA_VARIABLE = "PYCOLL_CUDA_PROFILE"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pycoll.late_rank_model import FlatMachine
+from pycoll.late_rank.model import FlatMachine
 from pycoll.schedule import Schedule, algorithms, build
 from pycoll.topology import Topology
 

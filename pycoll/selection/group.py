@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pycoll.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from pycoll.decisions import Decision, DecisionTable
-    from pycoll.profile import Profile
+    from pycoll.selection.decisions import Decision, DecisionTable
+    from pycoll.selection.profile import Profile
     from pycoll.topology import Topology
 
 DETERMINISTIC = "PYCOLL_DETERMINISTIC"
@@ -59,12 +59,12 @@ def begin(
     for a file that is none.
     """
     pins = os.environ.get("PYCOLL_ALGO", "")
-    fixed = _flag(DETERMINISTIC) if deterministic is None else deterministic
+    fixed = flag(DETERMINISTIC) if deterministic is None else deterministic
     factor = _factor()
     rules = f"PYCOLL_ALGO={pins!r}, deterministic={fixed}, {REDECIDE}={factor:g}"
     pinned = None
     if pins:
-        from pycoll.pins import parse_pins
+        from pycoll.selection.pins import parse_pins
 
         pinned = parse_pins(pins, ranks)
         if fixed:
@@ -73,7 +73,7 @@ def begin(
         return Beginning(None, rules, fixed)
     measured = None
     if not fixed:
-        from pycoll import profile as profiles
+        from pycoll.selection import profile as profiles
 
         measured = profiles.for_group(profile, ranks)
     asked_for = profile is not None or bool(os.environ.get("PYCOLL_PROFILE"))
@@ -91,7 +91,7 @@ def begin(
 
 
 def _with_factor(table: DecisionTable, factor: float) -> DecisionTable:
-    from pycoll.decisions import DecisionTable
+    from pycoll.selection.decisions import DecisionTable
 
     return DecisionTable(table.rows, table.schedules, factor, table.topology)
 
@@ -117,7 +117,7 @@ def _placed(
     topology: Topology | None, by_variable: bool, names: Sequence[str], host_of: Sequence[int]
 ) -> Topology | None:
     """The topology with the group's ranks on it."""
-    from pycoll.hosts_on_topology import NumbersDiffer, settle
+    from pycoll.selection.hosts_on_topology import NumbersDiffer, settle
 
     if topology is None:
         return None
@@ -141,7 +141,7 @@ def _table(
     pinned: DecisionTable | None,
     fixed: bool,
 ) -> DecisionTable | None:
-    from pycoll.hosts_on_topology import flat_hosts
+    from pycoll.selection.hosts_on_topology import flat_hosts
 
     tables = []
     if topology is not None:
@@ -157,9 +157,9 @@ def _table(
 
 def _modelled(topology: Topology, hosts: int, fixed: bool) -> DecisionTable:
     """The table of a topology on which the ranks have been placed."""
-    from pycoll.decisions import DecisionTable
-    from pycoll.hosts_on_topology import with_overheads
-    from pycoll.selector import Selector
+    from pycoll.selection.decisions import DecisionTable
+    from pycoll.selection.hosts_on_topology import with_overheads
+    from pycoll.selection.selector import Selector
 
     topology = with_overheads(topology)
     ranks = len(topology.ranks)
@@ -181,7 +181,7 @@ def _modelled(topology: Topology, hosts: int, fixed: bool) -> DecisionTable:
 def _carried(collectives: Sequence[str], ranks: int) -> Iterator[Decision]:
     """What is so small that it travels with the meeting in which every collective across hosts begins, which
     needs fewer messages than any schedule after it."""
-    from pycoll.decisions import FAST_PATH, Decision
+    from pycoll.selection.decisions import FAST_PATH, Decision
 
     for collective in collectives:
         shared_out = collective in ("all_gather", "gather")  # a rank gives a part of what the table counts
@@ -215,7 +215,7 @@ def _refuse_orders(pinned: DecisionTable) -> None:
             )
 
 
-def _flag(name: str) -> bool:
+def flag(name: str) -> bool:
     value = os.environ.get(name, "").strip().lower()
     if value in _YES:
         return True

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pycoll._core import InvalidArgument, Unsupported
-from pycoll.decisions import DTYPE_CLASSES, Decision, DecisionTable, split_way
+from pycoll.selection.decisions import DTYPE_CLASSES, Decision, DecisionTable, split_way
 
 if TYPE_CHECKING:
     from pycoll.schedule import Schedule

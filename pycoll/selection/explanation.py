@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pycoll.decisions import FAST_PATH, split_way
+from pycoll.selection.decisions import FAST_PATH, split_way
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from pycoll.late_choice import LateCase
     from pycoll.schedule import Schedule
+    from pycoll.selection.late_choice import LateCase
 
 __all__ = ["Candidate", "Choice", "Explanation", "Flip"]
 

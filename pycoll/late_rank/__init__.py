@@ -1,0 +1,1 @@
+"""What working while a rank is late is worth: the model, figures from simulated schedules, and a picture."""
