@@ -142,7 +142,7 @@ class Backend final : public c10d::Backend {
   void watch_barrier(std::chrono::milliseconds limit, uint64_t tag, bool wait_all_ranks);
   void pass_watched_barrier(std::chrono::milliseconds limit, uint64_t tag);
   CommunicatorOptions options_for(const std::string& key, const c10::intrusive_ptr<Options>& opts) const;
-  c10::intrusive_ptr<c10d::Backend> derive(const std::string& key, const std::vector<int>& members,
+  c10::intrusive_ptr<c10d::Backend> derive(const std::string& how, const std::vector<int>& members,
                                            const c10::intrusive_ptr<Options>& opts);
   WorkPtr exchange(Launch launch, std::vector<Message> sends, const std::vector<Message>& receives,
                    DType dtype, at::TensorList results, const c10d::AllToAllOptions& opts);
@@ -162,8 +162,7 @@ class Backend final : public c10d::Backend {
   const EnterDevice enter_device_;
   uint64_t exchanges_ = 0;  // all_to_alls by messages so far, for their tags
   std::atomic<uint64_t> monitored_barriers_{0};
-  int splits_ = 0;
-  std::map<std::string, int> shrinks_;  // by the ranks that stayed
+  std::map<std::string, int> derived_;  // how many groups were split or shrunk from this, by their ranks
   // Collectives that were called, which all ranks count alike; the engine's own number moves as they run.
   std::atomic<uint64_t> called_{0};
   std::shared_ptr<FlightGroup> flight_group_;  // null: no flight recorder

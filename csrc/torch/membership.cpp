@@ -18,10 +18,15 @@ CommunicatorOptions Backend::options_for(const std::string& key,
   return options;
 }
 
-// `members`: ranks of this group, this one among them, in the order of the new group.
-c10::intrusive_ptr<c10d::Backend> Backend::derive(const std::string& key, const std::vector<int>& members,
+// `members`: ranks of this group, this one among them, in the order of the new group. They meet under their
+// names and how often these have met: other ranks do not call, so there is no count that all of the group
+// share.
+c10::intrusive_ptr<c10d::Backend> Backend::derive(const std::string& how, const std::vector<int>& members,
                                                   const c10::intrusive_ptr<Options>& opts) {
   return translating_errors([&]() -> c10::intrusive_ptr<c10d::Backend> {
+    std::string key = how;
+    for (int member : members) key += c10::str("-", member);
+    key += c10::str("#", derived_[key]++);
     Rendezvous rendezvous = rendezvous_;
     rendezvous.store = c10::make_intrusive<c10d::PrefixStore>(key, rendezvous_.store);
     rendezvous.rank = int(std::find(members.begin(), members.end(), getRank()) - members.begin());
@@ -35,17 +40,16 @@ c10::intrusive_ptr<c10d::Backend> Backend::derive(const std::string& key, const 
   });
 }
 
-// Called on every rank of this group; gives null on those that are not in `ranks`.
+// Gives null on ranks that are not in `ranks`; torch's ProcessGroup does not ask them.
 c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store>& /*store*/,
                                                  const std::vector<int>& ranks,
                                                  const c10::intrusive_ptr<Options>& opts) {
-  const int count = splits_++;
   if (std::find(ranks.begin(), ranks.end(), getRank()) == ranks.end()) return nullptr;
   for (int r : ranks)
     if (r < 0 || r >= getSize())
       C10_THROW_ERROR(ValueError,
                       c10::str("pycoll split: rank ", r, " is not in a group of ", getSize(), " ranks"));
-  return derive(c10::str("split", count, "-", ranks[0]), ranks, opts);
+  return derive("split", ranks, opts);
 }
 
 // Called by the ranks that stay.
@@ -59,9 +63,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t>& ex
                     c10::str("pycoll shrink: rank ", getRank(), " is to be left out, and must not call it"));
   constexpr int kAbort = 1;  // torch.distributed's SHRINK_ABORT
   if (flags & kAbort) abort();
-  std::string key = "shrink";
-  for (int r : stay) key += "-" + std::to_string(r);
-  return derive(c10::str(key, "#", shrinks_[key]++), stay, opts);
+  return derive("shrink", stay, opts);
 }
 
 // Ranks of several groups, or new ones, meet at a store that all of them have.

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 
 # The minor releases of torch that the adapter is tested with: the first and the last.
-TORCH = ((2, 13), (2, 14))
+TORCH = ((2, 13), (2, 15))
 
 MODULE_NAME = "_pycoll_torch"
 BEFOREHAND = "python -m pycoll.torch.build"

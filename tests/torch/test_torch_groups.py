@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -223,19 +224,37 @@ def _join_at(address):
     )
 
 
-def test_split_group_of_torch_wants_an_accelerator(ranks):
-    """torch refuses before it asks the backend; the group is as it was."""
-    if torch.accelerator.is_available():
+def test_split_group_of_torch(ranks):
+    """Before torch 2.15 it refuses without an accelerator; either way the group it splits is as it was."""
+    splits_on_cpu = "parent_device_types" in inspect.getsource(dist.split_group)
+    if not splits_on_cpu and torch.accelerator.is_available():
         pytest.skip("there is an accelerator")
 
     def body():
-        with pytest.raises(RuntimeError, match=r"No device associated|does not support splitting"):
-            dist.split_group(split_ranks=[[0, 1]])
+        me = dist.get_rank()
+        if splits_on_cpu:
+            for halves in ([[0, 1], [2]], [[2, 0]], [[2], [1, 0]]):
+                mine = next((half for half in halves if me in half), None)
+                part = dist.split_group(split_ranks=halves, timeout=timedelta(seconds=15))
+                if mine is None:
+                    assert part is dist.GroupMember.NON_GROUP_MEMBER
+                    continue
+                assert dist.get_process_group_ranks(part) == mine
+                t = torch.tensor([float(me)])
+                dist.all_reduce(t, group=part)
+                assert t.item() == sum(mine)
+                gathered = [None] * len(mine)
+                dist.all_gather_object(gathered, me, group=part)
+                assert gathered == mine
+                dist.destroy_process_group(part)
+        else:
+            with pytest.raises(RuntimeError, match=r"No device associated|does not support splitting"):
+                dist.split_group(split_ranks=[[0, 1, 2]])
         t = torch.ones(1)
         dist.all_reduce(t)
-        assert t.item() == 2.0
+        assert t.item() == 3.0
 
-    ranks(2, body)
+    ranks(3, body)
 
 
 def test_splitting_merging_and_shrinking(ranks, tmp_path):
@@ -244,7 +263,7 @@ def test_splitting_merging_and_shrinking(ranks, tmp_path):
     def body():
         me, world = dist.get_rank(), dist.get_world_size()
         group = dist.group.WORLD
-        for halves in ([[0, 1], [2, 3]], [[0, 3], [1, 2]], [[0, 1, 2]]):
+        for halves in ([[0, 1], [2, 3]], [[0, 1, 2]], [[0, 3], [1, 2]], [[0, 1], [2, 3]]):
             mine = next((half for half in halves if me in half), halves[0])
             part = group.split_group(mine, timeout=timedelta(seconds=15))
             assert (part is None) == (me not in mine)
