@@ -34,11 +34,18 @@ _First = Annotated[
 
 
 def load(source: str, first: int | None = None) -> Topology:
-    """The topology of a file or a bundled name, cut down where asked for."""
+    """The topology of a file or a bundled name, cut down where asked for; InvalidArgument for more ranks than
+    it has."""
     import pycoll
 
     topology = pycoll.Topology.load(source)
-    return topology if first is None else topology.first(first)
+    if first is None:
+        return topology
+    if first > len(topology.ranks):
+        raise pycoll.InvalidArgument(
+            f"the first {first:,} ranks were asked for; {topology.name!r} has {len(topology.ranks):,}"
+        )
+    return topology.first(first)
 
 
 @app.command("list")

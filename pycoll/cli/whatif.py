@@ -92,13 +92,14 @@ def whatif(
         bool,
         typer.Option(
             "--spread",
-            help="Before, routers hash (seed 0); after, transfers spread over all equal paths.",
+            help="Before, routers hash (by --ecmp's seed, with --flows); after, transfers spread over all "
+            "equal paths.",
             rich_help_panel=_CHANGES,
         ),
     ] = False,
     flows: Annotated[
         Optional[int],  # noqa: UP045
-        _change("--flows", "N", "With --ecmp: every connection is N, each hashed for itself."),
+        _change("--flows", "N", "With --ecmp or --spread: a connection is N, each hashed for itself."),
     ] = None,
     each: Annotated[
         str,
@@ -237,7 +238,7 @@ def whatif(
         from pycoll.cli.whatif_check import check_here
 
         given = (each, sweep, workload, html, serve, fail, slow, latency, busy, late, late_dist, add, remove)
-        if any(given) or any((oversubscribe, place, ecmp, spread, flows)):
+        if any(given) or any((oversubscribe, place, ecmp, spread, flows, scale, png, algorithm != "auto")):
             raise InvalidArgument("--check is of the machine as it is: give --size and --ranks only")
         checked = check_here(machine, collective, size)
         if checked is not None:
@@ -262,7 +263,7 @@ def whatif(
     )
     result: Any
     if serve:
-        if each or sweep or workload or html is not None or as_json or as_csv:
+        if each or sweep or scale or workload or html is not None or png is not None or as_json or as_csv:
             raise InvalidArgument("--serve goes with changes, --collective, --size and --algorithm only")
         from pycoll.cli.whatif_page import serve_page
 
@@ -307,6 +308,8 @@ def whatif(
     elif workload:
         if each or sweep:
             raise InvalidArgument("--workload goes with changes, not with --each or --sweep")
+        if size:
+            raise InvalidArgument("--workload says itself what is sent: no --size")
         result = steps_of(machine, work_of(workload, pattern, stages, microbatches), changes, algorithm)
     elif each or sweep:
         sizes = sizes_of(size or "256MiB")
@@ -369,8 +372,10 @@ def steps_of(
 ) -> Steps:
     """A step of the workload before and after the changes."""
     from pycoll.whatif import Steps, iterate
+    from pycoll.whatif.compare import start_of
+    from pycoll.whatif.iteration import iterate_in
 
-    before = iterate(machine, work[0], algorithm=algorithm)
+    before = iterate_in(start_of(machine, changes), work[0], algorithm)
     after = iterate(machine, work[0], changes, algorithm) if changes else None
     return Steps(before, after, tuple(str(change) for change in changes), work[1])
 
@@ -389,7 +394,8 @@ def _study(jobs: int, store: Path | None, on: str) -> Any:
     @contextmanager
     def running() -> Iterator[Study]:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("simulating", total=None)
             yield Study_(
                 jobs,

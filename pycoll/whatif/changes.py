@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from pycoll.errors import InvalidArgument
 from pycoll.whatif.changes_links import Busy, Latency, Oversubscribe, Slow
 from pycoll.whatif.changes_parts import Add, Fail, Remove
 from pycoll.whatif.changes_use import Ecmp, Flows, Late, LateDist, Place, Spread
@@ -48,9 +49,17 @@ class Change(Protocol):
 def apply(scenario: Scenario, changes: Iterable[Change]) -> Scenario:
     """The scenario after all changes, in their order.
 
-    Raises TopologyError also where ranks cannot reach each other in the end.
+    Raises TopologyError also where ranks cannot reach each other in the end, and InvalidArgument for flows
+    where no router hashes: they would change nothing.
     """
     made = list(changes)
+    routed = scenario.routing == "hash" or any(isinstance(each, (Ecmp, Spread)) for each in made)
+    for each in made:
+        if isinstance(each, Flows) and each.lanes > 1 and not routed:
+            raise InvalidArgument(
+                f"{each}: a connection's flows take paths of their own where routers hash, so give --ecmp "
+                "seed=0 too; without it transfers already spread over all equal paths"
+            )
     for change in made:
         scenario = change.apply(scenario)
     if made:

@@ -15,7 +15,7 @@ from pycoll.bench.units import parse_sizes
 from pycoll.bench.workload import COLLECTIVES
 from pycoll.errors import InvalidArgument
 from pycoll.topology import Topology
-from pycoll.whatif.changes import Change, Spread, apply
+from pycoll.whatif.changes import Change, Ecmp, Flows, Spread, apply
 from pycoll.whatif.evaluate import Evaluator, Outcome
 from pycoll.whatif.result import Result
 from pycoll.whatif.scenario import Scenario
@@ -134,8 +134,21 @@ def topology_of(machine: Topology | str | PathLike[str]) -> Topology:
     return machine if isinstance(machine, Topology) else Topology.load(machine)
 
 
-def sizes_of(sizes: int | str | Iterable[int | str]) -> list[int]:
-    """Bytes: ``2**20``, ``"1MiB"``, ``"4KiB:1GiB:x4"``, or several of these. InvalidArgument for none."""
+def start_of(machine: Topology | str | PathLike[str], changes: Iterable[Change]) -> Scenario:
+    """The machine as it is before the changes: where these spread traffic, one whose routers hash."""
+    made = list(changes)
+    start = Scenario(topology_of(machine))
+    if not any(isinstance(change, Spread) for change in made):
+        return start
+    use = [change for change in made if isinstance(change, (Ecmp, Flows))]
+    return replace(apply(start, [Ecmp(0), *use]), topology=start.topology)
+
+
+def sizes_of(sizes: int | str | Iterable[int | str], collective: str = "") -> list[int]:
+    """Bytes: ``2**20``, ``"1MiB"``, ``"4KiB:1GiB:x4"``, or several of these; InvalidArgument for none. A
+    barrier moves no bytes, whatever is given."""
+    if collective == "barrier":
+        return [0]
     given = [sizes] if isinstance(sizes, (int, str)) else list(sizes)
     found: set[int] = set()
     for each in given:
@@ -164,16 +177,18 @@ def compare(
 
     ``sizes`` are bytes of the larger of a rank's two buffers. ``algorithm``: ``auto`` chooses on both sides
     the one predicted to be quickest, ``all`` gives a row for each, a name (``ring``) or way (``ring/32``)
-    holds it fixed. Where a change is ``Spread()``, before is a machine whose routers hash, by seed 0.
+    holds it fixed. Where a change is ``Spread()``, before is a machine whose routers hash, by the seed of an
+    ``Ecmp`` among the changes or 0, and with the ``Flows`` among them.
     ``before`` is an evaluator of the machine as it is, which keeps its results from one call to the next.
+
+    A barrier is one of 0 bytes, whatever ``sizes`` says.
 
     Raises TopologyError for names that mean nothing or ranks that are cut off, InvalidArgument for the rest.
     """
     check_collective(collective)
     made = tuple(changes)
-    wanted = sizes_of(sizes)
-    hashed = any(isinstance(change, Spread) for change in made)
-    start = Scenario(topology_of(machine), routing="hash" if hashed else "spread")
+    wanted = sizes_of(sizes, collective)
+    start = start_of(machine, made)
     after = apply(start, made)
     texts = tuple(str(change) for change in made)
     one = before if before is not None and before.scenario == start else Evaluator(start)
@@ -255,6 +270,6 @@ def time(
         members = list(range(group)) if isinstance(group, int) else list(group)
         scenario = scenario.on(scenario.topology.place(members))
     check_collective(op)
-    (size,) = sizes_of(bytes)
+    (size,) = sizes_of(bytes, op)
     evaluator = Evaluator(scenario)
     return evaluator.best_of(evaluator.ways(op, algorithm), op, size).time

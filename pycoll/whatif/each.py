@@ -22,7 +22,6 @@ from pycoll.whatif.result import Result
 from pycoll.whatif.scenario import Disconnected, Scenario
 from pycoll.whatif.studies import Study, fingerprint
 from pycoll.whatif.symmetry import cable_classes, colours, node_classes
-from pycoll.whatif.tiers import groups
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -147,15 +146,16 @@ def each(
     """Fails every link (both directions; a parallel one alone), node (device), switch or host in turn.
 
     The collective goes on as it was chosen before the failure, as in a running job: with the same schedule,
-    or the same algorithm built anew where ranks are gone. On machines of up to 64 ranks the best algorithm
-    afterwards is looked for too. Equivalent members are one class, of which one is simulated (of up to 64
-    ranks up to 16, and the worst counts: in which order pieces and partners follow can make ten percent
-    between them); ``classes=False`` simulates every one. ``changes`` are made first.
+    or the same algorithm built anew where ranks are gone. Where that does not run on so few, the best that
+    does goes on, or InvalidArgument is raised if it was asked for by name. On machines of up to 64 ranks
+    the best algorithm afterwards is looked for too. Equivalent members are one class, of which one is
+    simulated (of up to 64 ranks up to 16, and the worst counts: in which order pieces and partners follow
+    can make ten percent between them); ``classes=False`` simulates every one. ``changes`` are made first.
     """
     if kind not in KINDS:
         raise InvalidArgument(f"--each {kind}: fail each link, node, switch or host")
     check_collective(collective)
-    (bytes_,) = sizes_of(size)
+    (bytes_,) = sizes_of(size, collective)
     made = tuple(changes)
     scenario = apply(Scenario(topology_of(machine)), made)
     evaluator = Evaluator(scenario)
@@ -169,7 +169,8 @@ def each(
         picked = _spread(members, _OF_SMALL if small else 1)
         for name in picked:
             way_back = small and algorithm == "auto" and name == members[0]
-            tasks.append((scenario, _failures(kind, name), before.way, collective, bytes_, way_back))
+            named = algorithm != "auto"
+            tasks.append((scenario, _failures(kind, name), before.way, collective, bytes_, way_back, named))
             keys.append(fingerprint(scenario, "each", kind, name, *tasks[-1][2:]))
             names.append(f"{kind} {name}")
             owners.append((number, name))
@@ -218,15 +219,12 @@ def _classes(topology: Topology, loads: dict[str, float], kind: str, classes: bo
 
 
 def _hosts(topology: Topology) -> dict[str, list[int]]:
-    """Devices that stand nearest together, by the name of their group or, without, their own names."""
-    levels = groups(topology)
-    finest = levels[0] if levels else [[index] for index in topology.ranks]
-    found = {}
-    for group in finest:
-        names = [topology.nodes[index].name for index in group]
-        owners = {name.rpartition(".")[0] for name in names}
-        (owner,) = owners if len(owners) == 1 else ("",)
-        found[owner or " ".join(names)] = group
+    """Devices that share a name up to the last dot, as s0.gpu0 and s0.gpu1 do; a device without one is a host
+    of its own."""
+    found: dict[str, list[int]] = {}
+    for index, node in enumerate(topology.nodes):
+        if node.kind == "device":
+            found.setdefault(node.name.rpartition(".")[0] or node.name, []).append(index)
     return found
 
 
@@ -242,13 +240,19 @@ def _spread(members: list[str], count: int) -> list[str]:
 def _failures(kind: str, name: str) -> tuple[Change, ...]:
     if kind == "link":
         return (Fail(f"link:{name}"),)
-    return tuple(Fail(f"node:{part}") for part in name.split(" "))
+    return (Fail(f"node:{name}"),)
 
 
 def failed(
-    scenario: Scenario, failures: tuple[Change, ...], way: str, collective: str, size: int, rechoose: bool
+    scenario: Scenario,
+    failures: tuple[Change, ...],
+    way: str,
+    collective: str,
+    size: int,
+    rechoose: bool,
+    named: bool,
 ) -> dict[str, Any]:
-    """One failure, as plain values; runs in other processes too."""
+    """One failure, as plain values; runs in other processes too. ``named``: no other algorithm may run."""
     ranks = len(scenario.topology.ranks)
     try:
         after = apply(scenario, failures)
@@ -261,18 +265,21 @@ def failed(
         schedule = candidates.schedule_of(way, collective, ranks, 0, scenario.topology)
         outcome = evaluator.outcome_of(schedule, way, collective, size)
     else:
-        outcome = _rebuilt(evaluator, way, collective, size)
+        outcome = _rebuilt(evaluator, way, collective, size, named)
     best = evaluator.best_of(evaluator.ways(collective), collective, size) if rechoose else None
     return {"after": outcome.to_dict(), "rechosen": best and best.to_dict()}
 
 
-def _rebuilt(evaluator: Evaluator, way: str, collective: str, size: int) -> Outcome:
-    """The way for fewer ranks; where it does not run on so many, the best that does."""
+def _rebuilt(evaluator: Evaluator, way: str, collective: str, size: int, named: bool) -> Outcome:
+    """The way for fewer ranks; where it does not run on so many, the best that does. InvalidArgument where
+    that is another than was asked for by name."""
     for again in (way, way.partition("/")[0]):
         try:
             return evaluator.outcome(again, collective, size)
         except Error:
             continue
+    if named:
+        evaluator.ways(collective, way.partition("/")[0])  # says what is wrong, and what runs
     return evaluator.best_of(evaluator.ways(collective), collective, size)
 
 

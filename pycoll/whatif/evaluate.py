@@ -154,6 +154,11 @@ class Evaluator(Network):
             raise InvalidArgument(
                 f"there is no algorithm {name!r}; write auto, all or one of {', '.join(algorithms())}"
             )
+        if algorithms()[name].for_late_ranks and self._ranks > _LARGE:
+            raise InvalidArgument(
+                f"{name} is simulated for up to {_LARGE} ranks, not {self._ranks:,}: of more it takes from "
+                f"minutes to hours; --ranks {_LARGE} prices a part of the machine"
+            )
         try:
             own = self._schedule(algorithm, collective, 0)
         except Error as error:

@@ -10,8 +10,10 @@ import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from pycoll.errors import InvalidArgument
 from pycoll.topology import Topology
 from pycoll.whatif.changes import Change, apply
 from pycoll.whatif.compare import topology_of
@@ -59,6 +61,7 @@ class Iteration(Result):
     transfers: tuple[Transfer, ...]
     choices: tuple[Outcome, ...]  # what the collectives were priced by, the largest size last
     bubble: float = 0.0  # seconds that the busiest stage of a pipeline waits though sending took no time
+    waiting: float = 0.0  # seconds that all wait for the rank that comes last
 
     @property
     def communication(self) -> float:
@@ -68,7 +71,7 @@ class Iteration(Result):
     @property
     def exposed(self) -> float:
         """Seconds that the step takes longer than it would if sending took no time."""
-        return max(0.0, self.time - self.compute - self.bubble)
+        return max(0.0, self.time - self.compute - self.bubble - self.waiting)
 
     @property
     def overlap(self) -> float:
@@ -90,6 +93,7 @@ class Iteration(Result):
             "time_s": self.time,
             "compute_s": self.compute,
             "bubble_s": self.bubble,
+            "waiting_s": self.waiting,
             "communication_s": self.communication,
             "exposed_s": self.exposed,
             "overlap": self.overlap,
@@ -147,13 +151,30 @@ def iterate(
 ) -> Iteration:
     """A step of the workload, every rank of the machine taking part, after the changes.
 
-    Raises what :func:`pycoll.whatif.compare` raises.
+    A rank that is late is so once a step, not once a collective: what it computes comes that much later, all
+    wait for it, and the step takes that much longer; with drawn lateness, by the mean of what the last comes
+    late. Raises what :func:`pycoll.whatif.compare` raises.
     """
     return iterate_in(apply(Scenario(topology_of(machine)), changes), workload, algorithm)
 
 
 def iterate_in(scenario: Scenario, workload: Workload, algorithm: str = "auto") -> Iteration:
     """A step of the workload in a scenario."""
+    if algorithm == "all":
+        raise InvalidArgument("--algorithm all: a step is priced by auto or by the name of one algorithm")
+    late = mean(max(start, default=0.0) if start is not None else 0.0 for start in scenario.starts())
+    step = _punctual(replace(scenario, late=(), lateness=None), workload, algorithm)
+    if not late:
+        return step
+    transfers = tuple(
+        replace(each, ready=each.ready + late, start=each.start + late, end=each.end + late)
+        for each in step.transfers
+    )
+    return replace(step, time=step.time + late, transfers=transfers, waiting=late)
+
+
+def _punctual(scenario: Scenario, workload: Workload, algorithm: str) -> Iteration:
+    """A step where nobody is late."""
     if workload.pattern == "pp":
         return _pipelined(scenario, workload, algorithm)
     needed = _needed(workload)
@@ -193,9 +214,7 @@ def _pipelined(scenario: Scenario, workload: Workload, algorithm: str) -> Iterat
 
     def allreduce(stage: int, size: int) -> float:
         group = topology.place(range(stage * replicas, (stage + 1) * replicas))
-        mine = {group.nodes[node].name for node in group.ranks}
-        late = tuple((device, seconds) for device, seconds in scenario.late if device in mine)
-        evaluator = Evaluator(replace(scenario, topology=group, late=late))
+        evaluator = Evaluator(scenario.on(group))
         outcome = evaluator.best_of(evaluator.ways("allreduce", algorithm), "allreduce", size)
         if size not in choices or outcome.time > choices[size].time:
             choices[size] = outcome

@@ -47,7 +47,8 @@ def factor(text: str, where: str) -> float:
     """``0.5``, ``50%``, ``1/2``."""
     match = re.fullmatch(r"\s*(\d*\.?\d+(?:[eE][+-]?\d+)?)\s*(%|/\s*(\d*\.?\d+))?\s*", text)
     if match is None:
-        raise InvalidArgument(f"{where}: {text.strip()!r} is no number; write 0.5, 50% or 1/2")
+        sort = "is negative" if re.match(r"\s*-\s*\.?\d", text) else "is no number"
+        raise InvalidArgument(f"{where}: {text.strip()!r} {sort}; write 0.5, 50% or 1/2")
     value = float(match[1])
     if match[2] == "%":
         return value / 100
@@ -187,8 +188,6 @@ def changes(given: Mapping[str, Sequence[str]]) -> list[Change]:
     unknown = [flag for flag in given if flag not in FLAGS]
     if unknown:
         raise InvalidArgument(f"there is no change {unknown[0]!r}; there are {', '.join(FLAGS)}")
-    if given.get("--ecmp") and given.get("--spread"):
-        raise InvalidArgument("--ecmp or --spread, not both: one is the other's opposite")
     found: list[Change] = []
     for flag, read in FLAGS.items():
         for text in given.get(flag, ()):

@@ -138,7 +138,7 @@ def scale(
     Raises InvalidArgument for more ranks than the machine has (``Add`` makes it larger).
     """
     check_collective(collective)
-    (bytes_,) = sizes_of(size)
+    (bytes_,) = sizes_of(size, collective)
     made = tuple(changes)
     scenario = apply(Scenario(topology_of(machine)), made)
     wanted = parse_ranks(ranks) if isinstance(ranks, str) else tuple(sorted(set(ranks)))

@@ -84,6 +84,7 @@ def _binds(before: Outcome, after: Outcome) -> str:
 def _why_not(before: Outcome, after: Outcome, touched: set[str]) -> str:
     if touched and not any(before.loads.get(name) for name in touched):
         return f"no transfer of {before.way} uses what changed"
-    if after.binding is not None:
-        return f"{after.algorithm} is limited by {after.binding}, before and after"
-    return f"{after.algorithm} is limited by latency, before and after"
+    if after.binding == before.binding:
+        return f"{after.algorithm} is limited by {after.binding or 'latency'}, before and after"
+    was, now = (each.binding or "latency" for each in (before, after))
+    return f"{after.algorithm} is limited by {now}, where it was {was}"

@@ -21,6 +21,7 @@ __all__ = ["Store", "Study", "fingerprint"]
 
 Point = dict[str, Any]
 
+_OTHERS = (".parquet", ".csv", ".json", ".xlsx")  # what a name promises that SQLite is not
 _SHORT = 10.0  # seconds that are not worth starting other processes for
 _OF_RAY = 1000  # points that a Ray cluster has at once
 
@@ -41,10 +42,16 @@ def fingerprint(scenario: Scenario, *more: object) -> str:
 
 class Store:
     """Results by key in an SQLite file, each written when it is there. Raises InvalidArgument for another
-    file."""
+    file, and for a name that promises one."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
+        if self.path.suffix.lower() in _OTHERS:
+            raise InvalidArgument(
+                f"--store {path}: results are kept in SQLite, each as soon as it is there: name the file "
+                f"{self.path.stem}.sqlite; the finished table comes by --csv, --json or, in Python, "
+                "to_frame().to_parquet()"
+            )
         try:
             with closing(self._open()) as data, data:
                 data.execute(

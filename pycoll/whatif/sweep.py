@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pycoll.bench.units import format_seconds
 from pycoll.errors import Error, InvalidArgument, TopologyError
 from pycoll.topology import Topology
-from pycoll.topology.units import format_time, parse_time
+from pycoll.topology.units import parse_time
 from pycoll.whatif.changes import Busy, Change, Flows, Late, Latency, Oversubscribe, Slow, apply
 from pycoll.whatif.compare import check_collective, sizes_of, topology_of
 from pycoll.whatif.evaluate import Evaluator, Outcome, outcome_from
@@ -44,6 +44,7 @@ class Axis:
     values: tuple[float, ...]
     change: Callable[[float], Change]
     label: Callable[[float], str]
+    whole: bool = False  # there is nothing between 2 and 3
 
 
 @dataclass(frozen=True)
@@ -136,15 +137,18 @@ def parse_axis(text: str) -> Axis:
     sort, colon, target = name.partition(":")
     where = f"--sweep {text}"
     if colon and sort == "latency":
-        return Axis(name, _times(values, where), lambda v: Latency(target, v, more=False), format_time)
+        return Axis(name, _times(values, where), lambda v: Latency(target, v, more=False), format_seconds)
     if colon and sort == "late":
-        return Axis(name, _times(values, where), lambda v: Late(target, v), format_time)
+        return Axis(name, _times(values, where), lambda v: Late(target, v), format_seconds)
     if colon and sort == "busy":
         return Axis(name, _numbers(values, where), lambda v: Busy(target, v), lambda v: f"{v:.3g}")
     if sort == "oversubscribe":
         return Axis(name, _numbers(values, where), lambda v: Oversubscribe(v, target), lambda v: f"{v:.3g}:1")
     if name == "flows":
-        return Axis(name, _numbers(values, where), lambda v: Flows(round(v)), lambda v: f"{v:.0f}")
+        found = _numbers(values, where)
+        if any(not value.is_integer() for value in found):
+            raise InvalidArgument(f"{where}: flows are whole numbers")
+        return Axis(name, found, lambda v: Flows(round(v)), lambda v: f"{v:.0f}", whole=True)
     links = target if colon and sort in ("slow", "link") else name
     return Axis(name, _numbers(values, where), lambda v: Slow(links, v), lambda v: f"x{v:.3g}")
 
@@ -202,10 +206,15 @@ def sweep(
     Between two values with different winners, where one overtakes the other is found by simulation.
     """
     check_collective(collective)
-    (bytes_,) = sizes_of(size)
+    (bytes_,) = sizes_of(size, collective)
     swept = parse_axis(axis) if isinstance(axis, str) else axis
     made = tuple(changes)
     scenario = Scenario(topology_of(machine))
+    if isinstance(swept.change(swept.values[-1]), Flows) and apply(scenario, made).routing != "hash":
+        raise InvalidArgument(
+            f"--sweep {swept.what}: a connection's flows take paths of their own where routers hash: give "
+            "--ecmp seed=0 too"
+        )
     if all(isinstance(_tried(scenario, made, swept, value), TopologyError) for value in swept.values):
         apply(scenario, [*made, swept.change(swept.values[0])])  # says what is wrong
     tasks = [
@@ -269,6 +278,9 @@ def _crossings(
         if low.best.algorithm == high.best.algorithm:
             continue
         found = True
+        if axis.whole:
+            yield f"From {axis.what} {high.label} on {high.best.way} wins, up to {low.label} {low.best.way}."
+            continue
         at, seconds = _overtaken(scenario, made, axis, low, high, collective, size)
         about = "" if seconds is not None else "about "
         took = "" if seconds is None else f" (both take {format_seconds(seconds)} there)"

@@ -66,24 +66,29 @@ def comparison_table(comparison: Comparison) -> Iterable[RenderableType]:
     table.add_column("algorithm", no_wrap=True)
     table.add_column("binding link", no_wrap=True)
     for size, rows in groupby(comparison.rows, key=lambda row: row.size):
-        for row in rows:
-            _add(table, size, row)
+        of_size = list(rows)
+        for row in of_size:
+            _add(table, size, row, bool(comparison.changes) or row is of_size[-1] is not of_size[0])
     yield table
     for row in comparison.rows:
         if row.why:
             yield Text(row.why)
 
 
-def _add(table: Table, size: int, row: Row) -> None:
+def _add(table: Table, size: int, row: Row, apart: bool) -> None:
+    """``apart``: a line of its own is set off from the next one too."""
     before, after = row.before, row.after
     single = before is None or after is None
     if before is not None:
         table.add_row(
-            format_size(size), "" if after is None else "before", *_cells(before), end_section=single
+            format_size(size),
+            "" if after is None else "before",
+            *_cells(before),
+            end_section=single and apart,
         )
     if after is not None:
         mark = "" if before is not None else format_size(size)
-        table.add_row(mark, "after", *_cells(after), end_section=single)
+        table.add_row(mark, "after", *_cells(after), end_section=single and apart)
     if before is None or after is None:
         return
     table.add_row(
@@ -147,9 +152,10 @@ def harm_table(harms: Harms) -> Iterable[RenderableType]:
             continue
         harm = change_text(harms.before.time, row.outcome.time)
         least = change_text(1, row.least)
+        other = f" by {row.outcome.way}" if row.outcome.algorithm != harms.before.algorithm else ""
         cells = [
             harm if least == harm or row.ratio - row.least < 0.005 else f"{least} to {harm}",
-            format_seconds(row.outcome.time),
+            format_seconds(row.outcome.time) + other,
             f"{len(row.members):,}",
             row.which,
         ]
@@ -173,8 +179,8 @@ def sweep_table(sweep: Sweep) -> Iterable[RenderableType]:
     for name in ("time", "busbw GB/s", "bound", "of bound"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("algorithm", no_wrap=True)
-    table.add_column("binding link", no_wrap=True)
-    table.add_column("next", no_wrap=True)
+    table.add_column("binding link", overflow="fold")
+    table.add_column("next", overflow="fold")
     for point in sweep.points:
         if point.best is None:
             table.add_row(point.label, "-", "-", "-", "-", "-", point.error)
@@ -258,6 +264,8 @@ def iteration_table(step: Iteration) -> Table:
     if step.bubble:
         part = step.bubble / (step.compute + step.bubble)
         table.add_row("bubble", f"{format_seconds(step.bubble)}, {part:.0%} of a step that sends in no time")
+    if step.waiting:
+        table.add_row("waiting", f"{format_seconds(step.waiting)} for the rank that comes last")
     table.add_row("exposed", f"{format_seconds(step.exposed)}; {step.overlap:.0%} is hidden by computing")
     table.add_row("efficiency", f"{step.efficiency:.1%} of a step without communication")
     for each in step.choices[-1:]:

@@ -93,6 +93,44 @@ def test_flows_of_one_path_change_nothing_and_of_several_help() -> None:
     assert times[1] <= times[0]
 
 
+def test_spreading_is_compared_with_the_hashing_that_is_asked_for() -> None:
+    pod = Topology.load("hgx-h100-4-fat")
+    dealt = whatif.Place("interleaved")
+
+    def before(*changes: Change) -> float:
+        made = [dealt, *changes, whatif.Spread()]
+        row = whatif.compare(pod, made, "allreduce", "64MiB", "direct_two_shot/32").rows[0]
+        assert row.before is not None
+        return row.before.time
+
+    def hashed(*changes: Change) -> float:
+        return whatif.time(pod, "allreduce", "64MiB", algorithm="direct_two_shot/32", changes=changes)
+
+    assert before() == hashed(whatif.Ecmp(0))
+    assert before(whatif.Ecmp(3)) == hashed(whatif.Ecmp(3))
+    assert before(whatif.Flows(4)) == hashed(whatif.Ecmp(0), whatif.Flows(4))
+    assert len({hashed(whatif.Ecmp(0)), hashed(whatif.Ecmp(3)), hashed(whatif.Ecmp(0), whatif.Flows(4))}) == 3
+    with pytest.raises(InvalidArgument, match="give --ecmp seed=0 too"):
+        whatif.compare(pod, [whatif.Flows(4)])
+
+
+def test_a_barrier_moves_nothing() -> None:
+    (row,) = whatif.compare("two_racks", [whatif.Latency("tor0-tor1", 1e-3)], "barrier").rows
+    assert row.before is not None
+    assert row.after is not None
+    assert (row.size, row.before.busbw) == (0, 0)
+    assert row.before.time == exactly(90e-6)  # three links of 30 us
+    assert row.after.time == exactly(1090e-6)
+    assert whatif.time("two_racks", "barrier", 0) == row.before.time
+
+
+def test_lines_of_one_machine_stand_together() -> None:
+    text = str(whatif.compare("two_racks", [], "allreduce", "1KiB,64KiB", "all"))
+    sizes = [line.strip()[:6] for line in text.splitlines()[3:]]
+    assert sizes.count("") == 1  # between the sizes
+    assert len(sizes) > 15
+
+
 def test_sentences() -> None:
     rows = whatif.compare("two_racks", [whatif.Slow("tor0-tor1", 0.25)], "allreduce", "25MiB").rows
     before, after = rows[0].before, rows[0].after

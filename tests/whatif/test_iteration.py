@@ -75,6 +75,26 @@ def test_fsdp_and_tensor_parallel() -> None:
     assert tensor.overlap == pytest.approx(0)
 
 
+@pytest.mark.parametrize("pattern", ["ddp", "fsdp", "tp", "pp"])
+def test_a_late_rank_is_late_once_a_step(pattern: str) -> None:
+    made = work(4, 25 * MIB, 0.01, pattern=pattern)
+    on_time = whatif.iterate(MACHINE, made, algorithm="ring")
+    late = whatif.iterate(MACHINE, made, [whatif.Late(3, 0.005)], algorithm="ring")
+    assert late.time == exactly(on_time.time + 0.005)
+    assert late.waiting == 0.005
+    assert late.exposed == exactly(on_time.exposed)
+    assert late.communication == exactly(on_time.communication)
+    assert [each.start for each in late.transfers] == exactly(
+        [each.start + 0.005 for each in on_time.transfers]
+    )
+    assert "waiting" in str(late)
+    assert "waiting" not in str(on_time)
+    lateness = whatif.Lateness("uniform", 0.002, seed=3)
+    drawn = whatif.iterate(MACHINE, made, [whatif.LateDist(lateness)], algorithm="ring")
+    rows = lateness.sample(RANKS)
+    assert drawn.waiting == exactly(sum(map(max, rows)) / len(rows))
+
+
 def test_workloads_of_yaml_and_by_name() -> None:
     made = Workload.from_yaml(
         """

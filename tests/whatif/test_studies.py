@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pycoll import InvalidArgument, Topology, TopologyError, Unsupported, whatif
-from pycoll.whatif import Store, Study, studies
-from pycoll.whatif.sweep import parse_axis
+from pycoll.whatif import Scenario, Store, Study, studies
+from pycoll.whatif.evaluate import Evaluator
+from pycoll.whatif.sweep import Point, _crossings, parse_axis
 from pycoll.whatif.symmetry import cable_classes
 
 
@@ -70,6 +72,8 @@ def test_what_cuts_ranks_off_comes_first() -> None:
     (row,) = hosts.rows
     assert row.outcome is not None
     assert row.outcome.ranks == 24
+    one_a_host = whatif.each("two_racks", "host", "allreduce", "1MiB", algorithm="ring")
+    assert sorted(name for row in one_a_host.rows for name in row.members) == [f"h{i}" for i in range(8)]
     with pytest.raises(InvalidArgument, match="fail each link, node, switch or host"):
         whatif.each("two_racks", "cable")
     with pytest.raises(TopologyError, match="has no switches"):
@@ -95,6 +99,8 @@ def test_results_are_kept_and_taken_up_again(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database" * 200)
     with pytest.raises(InvalidArgument, match="name an SQLite file or a new one"):
         Store(tmp_path / "text")
+    with pytest.raises(InvalidArgument, match=r"name the file study.sqlite; .* to_frame\(\).to_parquet"):
+        Store(tmp_path / "study.parquet")
 
 
 def test_two_processes_say_what_one_says() -> None:
@@ -153,6 +159,22 @@ def test_a_crossing_is_where_the_two_take_as_long() -> None:
     assert steady.crossings == ("ring wins at every value.",)
 
 
+def test_whole_numbers_have_nothing_between_them() -> None:
+    axis = parse_axis("flows=1,2")
+    scenario = Scenario(Topology.load("two_racks"))
+    one = Evaluator(scenario).outcome("direct/1", "barrier", 0)
+    points = tuple(
+        Point(value, axis.label(value), best, (best,))
+        for value, best in zip(axis.values, (replace(one, way="ring"), one), strict=True)
+    )
+    assert list(_crossings(scenario, (), axis, points, "barrier", 0)) == [
+        "From flows 2 on direct/1 wins, up to 1 ring."
+    ]
+    assert [point.label for point in whatif.sweep("two_racks", "late:3=0ms..20ms/4", "barrier").points] == [
+        "0 us", "6.67 ms", "13.3 ms", "20 ms",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "values"),
     [
@@ -177,6 +199,7 @@ def test_ranges(text: str, values: tuple[float, ...]) -> None:
         ("spine=1..8/1", "2 to 10,000 points"),
         ("spine=a..b", "'a' is no number"),
         ("late:3=1..2", "has no unit"),
+        ("flows=1..5/3", "whole numbers"),
     ],
 )
 def test_ranges_that_are_none(text: str, message: str) -> None:

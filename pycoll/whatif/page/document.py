@@ -111,7 +111,7 @@ def _curve(comparison: Comparison, more: bool) -> list[dict[str, Any]]:
     """Time and bound by size; on small machines at more sizes than were asked for."""
     rows = list(comparison.rows)
     small = max(len(side.topology.ranks) for side in (comparison.before, comparison.after)) <= _SMALL
-    if more and small:
+    if more and small and comparison.collective != "barrier":
         asked = {row.size for row in rows}
         sizes = [size for size in _CURVE if size not in asked]
         rows += comparison.again(sizes).rows
