@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "torch/backend.h"
-#include "torch/errors.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -86,7 +85,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                         std::vector<int64_t>& output_splits,
                                         std::vector<int64_t>& input_splits,
                                         const c10d::AllToAllOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     require_same_dtype(input, output, kAllToAllBase);
     const auto input_rows = rows_by_rank(input, input_splits, getSize(), "input");
     const auto output_rows = rows_by_rank(output, output_splits, getSize(), "output");
@@ -125,7 +124,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
 }
 
 Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     for (const Tensors* list : {&outputs, &inputs})
       require(list->size() == size_t(getSize()), kAllToAll,
               c10::str("a list must hold a tensor for each of ", getSize(), " ranks, got ", list->size()));
@@ -164,6 +163,7 @@ Backend::WorkPtr Backend::exchange(Launch launch, std::vector<Message> sends,
                                    const std::vector<Message>& receives, DType dtype, at::TensorList results,
                                    const c10d::AllToAllOptions& opts) {
   const int rank = getRank(), ranks = getSize();
+  require_one_device(launch);
   require(disjoint(receives), launch.what(), "outputs share memory with each other; give each its own");
   if (overlap(sends,
               receives)) {  // as when the output is the input: what is sent must not be overwritten before

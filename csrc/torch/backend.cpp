@@ -1,13 +1,12 @@
 #include "torch/backend.h"
 
 #include <ATen/record_function.h>
+#include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
 #include <mutex>
 #include <optional>
 #include <vector>
-
-#include "torch/errors.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -29,8 +28,8 @@ Backend::Backend(Joined joined, Rendezvous rendezvous, std::shared_ptr<const Acc
       communicator_(std::move(joined.communicator)),
       peers_(std::move(joined.peers)),
       rendezvous_(std::move(rendezvous)),
-      options_(c10::make_intrusive<Options>(
-          "pycoll", std::chrono::duration_cast<std::chrono::milliseconds>(communicator_->options().timeout))),
+      options_(c10::make_intrusive<GroupOptions>(
+          std::chrono::duration_cast<std::chrono::milliseconds>(communicator_->options().timeout))),
       accelerator_(std::move(accelerator)),
       enter_device_([this](c10::Device device, const TorchCall& what) {
         const auto gpus = open_gpus(device, what.name());
@@ -60,6 +59,9 @@ Backend::~Backend() {
 }
 
 void Backend::leave_for_good() {
+  // Python may drop its last reference holding the GIL, for which the threads that are to end may wait.
+  std::optional<pybind11::gil_scoped_release> released;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released.emplace();
   if (getpid() == process_)
     shutdown();
   else {  // The threads and peers are the parent's; the least harm is to leave everything as it is.
@@ -136,6 +138,7 @@ void Backend::note_message(Launch& launch, at::TensorList tensors, bool sent, in
 }
 
 Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList results) {
+  require_one_device(launch);
   ++called_;
   if (!launch.device().is_cpu()) return start_on_device(launch, async, results);
   note(launch, results, called_);
@@ -180,9 +183,13 @@ Backend::WorkPtr Backend::finish(c10::intrusive_ptr<AsyncWork> work, bool async)
 void Backend::startCoalescing() {
   if (coalescing_) C10_THROW_ERROR(ValueError, "pycoll: coalescing has been started already; end it first");
   coalescing_ = new_work(Launch(kCoalesced));
+  coalescing_device_.reset();
+  coalescing_failed_ = false;
 }
 
 Backend::WorkPtr Backend::endCoalescing() {
+  if (std::exchange(coalescing_failed_, false))
+    C10_THROW_ERROR(DistError, "pycoll: coalescing ended before, with the error of one of its calls");
   if (!coalescing_) C10_THROW_ERROR(ValueError, "pycoll: coalescing has not been started");
   auto work = std::exchange(coalescing_, nullptr);
   work->seal();
@@ -190,6 +197,31 @@ Backend::WorkPtr Backend::endCoalescing() {
   auto on_device = std::exchange(coalescing_on_device_, nullptr);
   on_device->seal();
   return on_device;
+}
+
+void Backend::give_up_coalescing() noexcept {
+  if (!coalescing_) return;
+  coalescing_failed_ = true;
+  try {
+    std::exchange(coalescing_, nullptr)->seal();
+    if (const auto on_device = std::exchange(coalescing_on_device_, nullptr)) {
+      on_device->seal();
+      on_device->follow();
+    }
+  } catch (const std::exception& e) {
+    TORCH_WARN("pycoll: calls that were coalesced before one failed: ", e.what());
+  }
+}
+
+void Backend::require_one_device(const Launch& launch) {
+  if (!coalescing_) return;
+  const c10::Device device = launch.device();
+  if (coalescing_device_.value_or(device) != device)
+    C10_THROW_ERROR(ValueError, c10::str("pycoll ", launch.what().name(),
+                                         ": a coalescing manager takes tensors of one device, got one on ",
+                                         device, " after one on ", *coalescing_device_,
+                                         "; give the tensors of each device a coalescing manager each"));
+  coalescing_device_ = device;
 }
 
 const at::Tensor& Backend::only(const Tensors& tensors, const TorchCall& what) const {

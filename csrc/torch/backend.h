@@ -12,10 +12,16 @@
 #include "torch/allocation.h"
 #include "torch/bootstrap.h"
 #include "torch/cuda_group.h"
+#include "torch/errors.h"
 #include "torch/launch.h"
 #include "torch/work.h"
 
 namespace pycoll::torch_adapter {
+
+// What torch.distributed.split_group copies.
+struct GroupOptions final : c10d::Backend::Options {
+  explicit GroupOptions(std::chrono::milliseconds limit) : Options("pycoll", limit) {}
+};
 
 class Backend final : public c10d::Backend {
  public:
@@ -120,6 +126,21 @@ class Backend final : public c10d::Backend {
     size_t bytes;
   };
 
+  // What every call of the backend that may take part in coalescing runs in: its errors are torch's, and end
+  // the coalescing, for torch's coalescing manager then leaves without endCoalescing().
+  template <class Method>
+  auto calling(Method&& method) {
+    return translating_errors([&] {
+      try {
+        return method();
+      } catch (...) {
+        give_up_coalescing();
+        throw;
+      }
+    });
+  }
+  void give_up_coalescing() noexcept;
+  void require_one_device(const Launch& launch);  // while coalescing
   WorkPtr start(Launch& launch, bool async, at::TensorList results);
   std::shared_ptr<CudaGroup> gpus() const;  // null before the first call on CUDA tensors
   std::shared_ptr<CudaGroup> open_gpus(c10::Device device, const char* what);
@@ -155,6 +176,8 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<AsyncWork> coalescing_;  // collects what is called between start- and endCoalescing
   c10::intrusive_ptr<CudaWork> coalescing_on_device_;
+  std::optional<c10::Device> coalescing_device_;
+  bool coalescing_failed_ = false;
   const std::shared_ptr<const Accelerator> accelerator_;
   std::mutex opening_mutex_;
   mutable std::mutex gpus_mutex_;

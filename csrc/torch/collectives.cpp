@@ -1,6 +1,5 @@
 // Collectives whose every rank holds the whole buffer.
 #include "torch/backend.h"
-#include "torch/errors.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -27,7 +26,7 @@ bool worth_packing(at::TensorList tensors) {
 }  // namespace
 
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     const at::Tensor& tensor = only(tensors, kAllReduce);
     if (tensor.layout() == at::kSparse) return sparse_all_reduce(tensor, opts);
     Launch launch(kAllReduce, tensors, &enter_device_);
@@ -40,7 +39,7 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
 }
 
 Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     Launch launch(kAllReduceCoalesced, tensors, &enter_device_);
     for (const at::Tensor& tensor : tensors) require_dense(tensor, kAllReduceCoalesced);
     const auto add = [&](at::TensorList part) {
@@ -59,7 +58,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::Allr
 }
 
 Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     const at::Tensor& tensor = only(tensors, kBroadcast);
     Launch launch(kBroadcast, tensors, &enter_device_);
     CollectiveCall& call =
@@ -76,7 +75,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
 }
 
 Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     const at::Tensor& tensor = only(tensors, kReduce);
     Launch launch(kReduce, tensors, &enter_device_);
     CollectiveCall& call = launch.add(CollectiveKind::Reduce, tensor, size_t(tensor.numel()), opts.timeout);
@@ -91,7 +90,7 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
 }
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     if (!opts.asyncOp) wait_for_gpus(opts);
     Launch launch(kBarrier);
     CollectiveCall& call = launch.calls.emplace_back();

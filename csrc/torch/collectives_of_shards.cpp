@@ -1,6 +1,5 @@
 // Collectives in which a rank holds, or gets, a shard a rank.
 #include "torch/backend.h"
-#include "torch/errors.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -37,7 +36,7 @@ void require_pairs(at::TensorList outputs, at::TensorList inputs, const TorchCal
 
 Backend::WorkPtr Backend::allgather(std::vector<Tensors>& output_lists, Tensors& inputs,
                                     const c10d::AllgatherOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     const at::Tensor& input = only(inputs, kAllGather);
     const Tensors& outputs = only_list(output_lists, kAllGather);
     for (const at::Tensor& output : outputs) require_same_dtype(input, output, kAllGather);
@@ -66,7 +65,7 @@ Backend::WorkPtr Backend::allgather(std::vector<Tensors>& output_lists, Tensors&
 
 Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors>& output_lists, Tensors& inputs,
                                               const c10d::AllgatherOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     require(output_lists.size() == size_t(getSize()), kAllGatherCoalesced,
             c10::str("needs a list of outputs for each of ", getSize(), " ranks, got ", output_lists.size()));
     for (const Tensors& outputs : output_lists) require_pairs(outputs, inputs, kAllGatherCoalesced);
@@ -100,7 +99,7 @@ void Backend::add_all_gather(Launch& launch, const at::Tensor& output, const at:
 
 Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     Launch launch(kAllGatherBase, input, &enter_device_);
     add_all_gather(launch, output, input, opts);
     return start(launch, opts.asyncOp, output);
@@ -109,7 +108,7 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
 
 Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::AllgatherOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     require_pairs(outputs, inputs, kAllGatherCoalesced);
     Launch launch(kAllGatherCoalesced, inputs, &enter_device_);
     for (size_t i = 0; i < inputs.size(); ++i) add_all_gather(launch, outputs[i], inputs[i], opts);
@@ -119,7 +118,7 @@ Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tens
 
 Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& input_lists,
                                          const c10d::ReduceScatterOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     const at::Tensor& output = only(outputs, kReduceScatter);
     const Tensors& inputs = only_list(input_lists, kReduceScatter);
     for (const at::Tensor& input : inputs) require_same_dtype(output, input, kReduceScatter);
@@ -160,7 +159,7 @@ void Backend::add_reduce_scatter(Launch& launch, const at::Tensor& output, const
 
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     Launch launch(kReduceScatterBase, input, &enter_device_);
     add_reduce_scatter(launch, output, input, opts);
     return start(launch, opts.asyncOp, output);
@@ -169,7 +168,7 @@ Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 
 Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::ReduceScatterOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     require_pairs(outputs, inputs, kReduceScatterCoalesced);
     Launch launch(kReduceScatterCoalesced, inputs, &enter_device_);
     for (size_t i = 0; i < inputs.size(); ++i) add_reduce_scatter(launch, outputs[i], inputs[i], opts);
@@ -179,7 +178,7 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tens
 
 Backend::WorkPtr Backend::gather(std::vector<Tensors>& output_lists, Tensors& inputs,
                                  const c10d::GatherOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     const at::Tensor& input = only(inputs, kGather);
     Launch launch(kGather, inputs, &enter_device_);
     CollectiveCall& call = launch.add(CollectiveKind::Gather, input, size_t(input.numel()), opts.timeout);
@@ -201,7 +200,7 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors>& output_lists, Tensors& in
 
 Backend::WorkPtr Backend::gather_single(at::Tensor& output, at::Tensor& input,
                                         const c10d::GatherOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     Launch launch(kGatherSingle, input, &enter_device_);
     CollectiveCall& call = launch.add(CollectiveKind::Gather, input, size_t(input.numel()), opts.timeout);
     call.root = root_of(opts.rootRank, launch.what());
@@ -216,7 +215,7 @@ Backend::WorkPtr Backend::gather_single(at::Tensor& output, at::Tensor& input,
 
 Backend::WorkPtr Backend::scatter(Tensors& outputs, std::vector<Tensors>& input_lists,
                                   const c10d::ScatterOptions& opts) {
-  return translating_errors([&] {
+  return calling([&] {
     const at::Tensor& output = only(outputs, kScatter);
     Launch launch(kScatter, input_lists.empty() ? at::TensorList() : at::TensorList(input_lists[0]),
                   &enter_device_);

@@ -2,7 +2,6 @@
 #include <ATen/record_function.h>
 
 #include "torch/backend.h"
-#include "torch/errors.h"
 
 namespace pycoll::torch_adapter {
 
@@ -32,13 +31,14 @@ std::shared_ptr<CudaGroup> Backend::open_gpus(c10::Device device, const char* wh
 
 void Backend::eagerConnectSingleDevice(at::Device device) {
   if (device.is_cpu()) return;
-  translating_errors([&] { open_gpus(device, "init_process_group"); });
+  calling([&] { open_gpus(device, "init_process_group"); });
 }
 
 // The calls are on the group's stream when this returns. A synchronous one is one whose end the caller's
 // stream waits for.
 Backend::WorkPtr Backend::start_on_device(Launch& launch, bool async, at::TensorList results) {
   const auto gpus = this->gpus();
+  note(launch, results, called_);
   auto timeout = options_->timeout;
   for (const CollectiveCall& call : launch.calls)
     if (call.timeout) timeout = std::chrono::duration_cast<std::chrono::milliseconds>(*call.timeout);
@@ -52,6 +52,7 @@ Backend::WorkPtr Backend::start_on_device(Launch& launch, bool async, at::Tensor
     launch.write_back();
   } catch (...) {  // what was put on the stream before still needs its tensors
     error = std::current_exception();
+    launch.flight.failed(text_of(error));
   }
   launch.leave_device();
   work->take(std::move(launch), results);

@@ -1,5 +1,7 @@
 #include "torch/cuda_group.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -59,12 +61,18 @@ CudaGroup::CudaGroup(std::shared_ptr<Communicator> communicator, const Accelerat
       guard_(device.type()),
       stream_(guard_.getStreamFromGlobalPool(device)),
       called_(device.type()) {
+  // What the library does on a thread's current device it does on the group's, and on no other.
+  const c10::DeviceGuard there(device_);
   try {
     open(accelerator);
     watchdog_ = std::make_unique<CudaWatchdog>(
         communicator_,
         // It asks for events also while another thread captures a graph, which CUDA else forbids.
-        CudaWatchdog::Hooks{.begin = [library = library_] { library->relax_capture(); },
+        CudaWatchdog::Hooks{.begin =
+                                [this] {
+                                  guard_.setDevice(device_);
+                                  library_->check(library_->relax_capture());
+                                },
                             .stop_kernels = [this] { stop_kernels(); }});
   } catch (...) {
     free();
@@ -83,7 +91,9 @@ void CudaGroup::free() {
     const std::lock_guard lock(abort_mutex_);
     group = std::exchange(group_, nullptr);
   }
-  if (group != nullptr) library_->close(group);
+  if (group == nullptr) return;
+  const c10::DeviceGuard there(device_);
+  library_->close(group);
 }
 
 void CudaGroup::stop_kernels() {
@@ -167,6 +177,7 @@ void CudaGroup::require_open() const {
 }
 
 bool CudaGroup::captures(void* stream) const {
+  const c10::DeviceGuard there(device_);
   int32_t captures = 0;
   library_->check(library_->capturing(stream, &captures));
   return captures != 0;

@@ -111,7 +111,18 @@ void CudaWatchdog::leave(Nanoseconds limit) {
     if (std::exchange(leaving_, true)) return;
   }
   try {
-    if (wait_for_all(left())) {
+    if (!wait_for_all(left())) {
+      std::string late;
+      {
+        const std::lock_guard lock(mutex_);
+        if (!works_.empty()) late = works_.front()->name();
+      }
+      if (!late.empty())
+        set_failure(c10::str("group '", communicator_->options().group, "', rank ", communicator_->rank(),
+                             ": left the group while ", late, " was under way, for which leaving waits ",
+                             std::chrono::duration<double>(limit).count(),
+                             " s; what its tensors hold is rubbish. Synchronize with the device before."));
+    } else {
       for (int r = 0; r < communicator_->ranks(); ++r)
         if (r != communicator_->rank()) send(r, Kind::Goodbye);
       wait_until(left(), [this] {
@@ -133,6 +144,14 @@ void CudaWatchdog::leave(Nanoseconds limit) {
 // The thread
 
 void CudaWatchdog::run() {
+  try {
+    watch_over();
+  } catch (const std::exception& e) {  // nobody would end works that are late from here on
+    set_failure(std::string("its CUDA tensors are not watched any more: ") + e.what());
+  }
+}
+
+void CudaWatchdog::watch_over() {
   hooks_.begin();
   for (int r = 0; r < communicator_->ranks(); ++r)
     if (r != communicator_->rank()) listen(r);

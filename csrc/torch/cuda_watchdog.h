@@ -73,6 +73,7 @@ class CudaWatchdog {
   };
 
   void run();
+  void watch_over();
   void listen(int peer);
   void read_mail();
   void take(int peer, const Note& note);

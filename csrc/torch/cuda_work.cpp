@@ -28,6 +28,7 @@ void CudaWork::release_resources() {
 }
 
 void CudaWork::take(Launch&& launch, at::TensorList results) {
+  flights_.push_back(std::move(launch.flight));
   launches_.push_back(std::move(launch));
   results_.insert(results_.end(), results.begin(), results.end());
 }
@@ -36,6 +37,9 @@ void CudaWork::seal() {
   end_.record(group_->stream());
   captured_ = group_->capturing();
   if (recordFunctionEndCallback_) recordFunctionEndCallback_();
+  if (captured_)
+    for (FlightEntry& flight : flights_) flight.done();
+  sealed_.store(true, std::memory_order_release);
   if (!captured_) group_->watchdog().watch(c10::intrusive_ptr<CudaWork>::reclaim_copy(this));
 }
 
@@ -43,7 +47,15 @@ void CudaWork::follow() {
   end_.block(group_->current_stream());
 }
 
+// Before, its end is not on the stream, and nothing to wait for.
+void CudaWork::require_sealed() const {
+  if (sealed_.load(std::memory_order_acquire)) return;
+  C10_THROW_ERROR(DistError, c10::str("pycoll: this ", name_,
+                                      " is collected by a coalescing manager; wait after it has ended"));
+}
+
 bool CudaWork::isCompleted() {
+  if (!sealed_.load(std::memory_order_acquire)) return false;
   if (settled() || exception()) return true;
   if (captured_)
     C10_THROW_ERROR(DistError, c10::str("pycoll: this ", name_,
@@ -58,11 +70,17 @@ std::exception_ptr CudaWork::exception() const {
 
 void CudaWork::set_error(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
-  if (!settled() && !error_) error_ = for_torch(error);
+  if (settled() || error_) return;
+  error_ = for_torch(error);
+  for (FlightEntry& flight : flights_) flight.failed(text_of(error_));
 }
 
 void CudaWork::settle() {
   settled_.store(true, std::memory_order_release);
+  {
+    const std::lock_guard lock(mutex_);
+    for (FlightEntry& flight : flights_) flight.done();
+  }
   let_go();
 }
 
@@ -73,6 +91,7 @@ void CudaWork::let_go() {
 }
 
 bool CudaWork::wait(std::chrono::milliseconds timeout) {
+  require_sealed();
   if (auto error = exception()) std::rethrow_exception(error);
   follow();
   if (!captured_ && timeout > std::chrono::milliseconds::zero()) {
@@ -91,6 +110,7 @@ void CudaWork::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> CudaWork::getFuture() {
+  require_sealed();
   const std::lock_guard lock(mutex_);
   if (!future_) {
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),

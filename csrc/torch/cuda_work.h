@@ -51,6 +51,7 @@ class CudaWork final : public c10d::Work {
 
  private:
   void let_go();
+  void require_sealed() const;
 
   const char* const name_;
   const uint64_t sequence_;
@@ -58,11 +59,13 @@ class CudaWork final : public c10d::Work {
   const std::chrono::milliseconds timeout_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   c10::Event end_;
+  std::atomic<bool> sealed_{false};
   bool captured_ = false;  // in a graph: it ends at every replay, and never outside of one
   std::vector<at::Tensor> results_;
   std::atomic<bool> settled_{false};
   mutable std::mutex mutex_;  // of what follows
   std::vector<Launch> launches_;
+  std::vector<FlightEntry> flights_;
   std::exception_ptr error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

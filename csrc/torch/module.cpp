@@ -211,6 +211,16 @@ void translate(std::exception_ptr error) {
 }  // namespace
 
 PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
+  // What torch calls on the backend of a world with a device_id, and its Backend does not have.
+  py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
+      .def(
+          "perform_nocolor_split", [](Backend&, const py::object&) {}, py::arg("device"),
+          "For a new group that this rank is not in: nothing, its ranks meet without the others.")
+      .def_property_readonly("options", &Backend::getBackendOptions);
+  py::class_<GroupOptions, c10d::Backend::Options, c10::intrusive_ptr<GroupOptions>>(m, "GroupOptions")
+      .def("__deepcopy__", [](const GroupOptions& options, const py::object&) {
+        return c10::make_intrusive<GroupOptions>(options.timeout);
+      });
   py::register_local_exception_translator(translate);
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
         py::arg("group"), py::arg("decisions"), py::arg("rules"), py::arg("global_ranks"),

@@ -1,5 +1,4 @@
 #include "torch/backend.h"
-#include "torch/errors.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -15,10 +14,11 @@ uint64_t engine_tag(int tag) {
 }  // namespace
 
 Backend::WorkPtr Backend::send(Tensors& tensors, int destination, int tag) {
-  return translating_errors([&]() -> WorkPtr {
+  return calling([&]() -> WorkPtr {
     const at::Tensor& tensor = only(tensors, kSend);
     Launch launch(kSend, tensors);
     const void* data = launch.read(tensor);
+    require_one_device(launch);
     note_message(launch, tensors, true, destination, tag);
     auto work = coalescing_ ? coalescing_ : new_work(launch);
     work->take(std::move(launch), tensors);
@@ -28,7 +28,7 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int destination, int tag) {
 }
 
 Backend::WorkPtr Backend::recv(Tensors& tensors, int source, int tag) {
-  return translating_errors([&]() -> WorkPtr {
+  return calling([&]() -> WorkPtr {
     require(source >= 0 && source < getSize(), kReceive,
             c10::str("the source must be a rank below ", getSize(), ", got ", source));
     return receive(kReceive, tensors, source, tag);
@@ -36,13 +36,14 @@ Backend::WorkPtr Backend::recv(Tensors& tensors, int source, int tag) {
 }
 
 Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
-  return translating_errors([&] { return receive(kReceiveAny, tensors, -1, tag); });
+  return calling([&] { return receive(kReceiveAny, tensors, -1, tag); });
 }
 
 Backend::WorkPtr Backend::receive(const TorchCall& what, Tensors& tensors, int source, int tag) {
   const at::Tensor& tensor = only(tensors, what);
   Launch launch(what, tensors);
   void* data = launch.write(tensor);
+  require_one_device(launch);
   note_message(launch, tensors, false, source, tag);
   // A message may never come: leaving the group does not wait for it.
   auto work = coalescing_ ? coalescing_ : new_work(launch, false);

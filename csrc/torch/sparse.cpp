@@ -6,7 +6,6 @@
 #include <string>
 
 #include "torch/backend.h"
-#include "torch/errors.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -44,7 +43,7 @@ bool alike(const Shape& a, const Shape& b) {
 }  // namespace
 
 Backend::WorkPtr Backend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  return translating_errors([&] { return sparse_all_reduce(only(tensors, kSparse), opts); });
+  return calling([&] { return sparse_all_reduce(only(tensors, kSparse), opts); });
 }
 
 // Asynchronous calls too wait here for the other ranks, until all know how much there is to receive.

@@ -41,14 +41,14 @@ def ranks(_session: None) -> Callable[..., list[Any]]:
 
 
 @pytest.fixture(scope="session")
-def _fake_gpu_library() -> str:
+def fake_gpu_library() -> str:
     from . import fake_gpu
 
     return str(fake_gpu.library())
 
 
 @pytest.fixture
-def gpu_ranks(_session: None, _fake_gpu_library: str) -> Callable[..., list[Any]]:
+def gpu_ranks(_session: None, fake_gpu_library: str) -> Callable[..., list[Any]]:
     """As `ranks`, in processes that have the device "fakegpu" and the module `fake_gpu`."""
     from . import fake_gpu
 
@@ -56,5 +56,5 @@ def gpu_ranks(_session: None, _fake_gpu_library: str) -> Callable[..., list[Any]
         _gpu_gangs.pop().close()
     if not _gpu_gangs:
         _gpu_gangs.append(Gang(GPU_RANKS, "pycoll_fake"))
-        _gpu_gangs[0].call(GPU_RANKS, fake_gpu.set_up, _fake_gpu_library)
+        _gpu_gangs[0].call(GPU_RANKS, fake_gpu.set_up, fake_gpu_library)
     return _gpu_gangs[0].run

@@ -69,9 +69,9 @@ def set_up(path: str) -> None:
     device = types.ModuleType("torch.fakegpu")
     device.is_available = lambda: True
     device.is_initialized = lambda: True
-    device.device_count = lambda: 1
-    device.current_device = lambda: 0
-    device.set_device = lambda index: None
+    device.device_count = lambda: 2
+    device.current_device = module.current_device
+    device.set_device = module.set_device
     device._is_in_bad_fork = lambda: False
     device.manual_seed_all = lambda seed: None
     device.get_amp_supported_dtype = lambda: []

@@ -34,6 +34,7 @@ thread_local std::string last_error;
 
 template <class Body>
 int guarded(const Body& body) {
+  touch_device();
   try {
     body();
     return PYCOLL_CUDA_OK;
@@ -170,6 +171,8 @@ void put(pycoll_cuda_group* group, CollectiveKind kind, int root, int32_t dtype,
   }
   if (count * pycoll::size_of(call.dtype) * size_t(group->options.ranks) > kRoom)
     throw pycoll::Unsupported("more than the fake GPU has room for");
+  if (static_cast<Stream*>(stream)->id / kStreams != group->options.device)
+    throw pycoll::InvalidArgument("the stream is another device's than the group");
   drop_name(*group);  // all are connected when the first call comes
   static_cast<Stream*>(stream)->put([group, call] { collective(*group, call); });
 }
@@ -191,6 +194,8 @@ const char* pycoll_cuda_error(void) {
 int pycoll_cuda_open(const pycoll_cuda_options* options, pycoll_cuda_group** group) {
   return guarded([&] {
     forbid_while_capturing("opening a group");
+    if (options->device < 0 || options->device >= kDevices)
+      throw pycoll::InvalidArgument("there is no device " + std::to_string(options->device));
     static std::atomic<int> opened{0};
     auto made = std::make_unique<pycoll_cuda_group>();
     made->options = *options;

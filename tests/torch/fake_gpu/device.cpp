@@ -11,6 +11,7 @@
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -22,34 +23,44 @@
 namespace fake_gpu {
 namespace {
 
-const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
+constexpr auto kType = c10::DeviceType::PrivateUse1;
 
+c10::Device device_of(int index) {
+  return c10::Device(kType, c10::DeviceIndex(index));
+}
 c10::Stream torchs(int64_t id) {
-  return c10::Stream(c10::Stream::UNSAFE, kDevice, id);
+  return c10::Stream(c10::Stream::UNSAFE, device_of(int(id / kStreams)), id);
+}
+int index_of(c10::Device device) {
+  return device.has_index() ? device.index() : current_device;
 }
 Stream& ours(const c10::Stream& stream) {
   return *streams()[size_t(stream.id())];
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
-  c10::DeviceType type() const override { return kDevice.type(); }
-  c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
-  c10::Device getDevice() const override { return kDevice; }
-  void setDevice(c10::Device) const override {}
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return device_of(std::exchange(current_device, index_of(device)));
+  }
+  c10::Device getDevice() const override { return device_of(current_device); }
+  void setDevice(c10::Device device) const override { current_device = index_of(device); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = index_of(device); }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
 
-  c10::Stream getStream(c10::Device) const override { return torchs(current_id); }
-  c10::Stream getDefaultStream(c10::Device) const override { return torchs(0); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
+  c10::Stream getStream(c10::Device device) const override { return torchs(current_ids[index_of(device)]); }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return torchs(int64_t(index_of(device)) * kStreams);
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     static std::atomic<size_t> next{0};
-    return torchs(int64_t(1 + next++ % (streams().size() - 1)));
+    return torchs(int64_t(index_of(device)) * kStreams + int64_t(1 + next++ % (kStreams - 1)));
   }
   c10::Stream getNewStream(c10::Device device, int) const override {
     return getStreamFromGlobalPool(device, false);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    return torchs(std::exchange(current_id, stream.id()));
+    return torchs(std::exchange(current_ids[stream.device_index()], stream.id()));
   }
   bool queryStream(const c10::Stream& stream) const override {
     forbid_while_capturing("asking for a stream");
@@ -100,7 +111,7 @@ void let_go(void* context) {
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* const data = std::aligned_alloc(64, (std::max<size_t>(bytes, 1) + 63) / 64 * 64);
-    return {data, new Block{data, bytes, &current()}, &let_go, kDevice};
+    return {data, new Block{data, bytes, &current()}, &let_go, device_of(current_device)};
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     current().synchronize();
@@ -114,7 +125,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  at::Device getDeviceFromPtr(void*) const override { return kDevice; }
+  at::Device getDeviceFromPtr(void*) const override { return device_of(current_device); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     current().synchronize();
     c10::DataPtr data = memory.allocate(bytes);
@@ -139,18 +150,22 @@ struct Elements {
 };
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+                 std::optional<at::Device> device, std::optional<bool>,
+                 std::optional<at::MemoryFormat> format) {
+  const c10::OptionalDeviceGuard there(device);
   return at::detail::empty_generic(size, &memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                    dtype.value_or(at::kFloat), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+                         std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
+  const c10::OptionalDeviceGuard there(device);
   return at::detail::empty_strided_generic(
       size, stride, &memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(at::kFloat));
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  const c10::DeviceGuard there(to.is_cpu() ? from.device() : to.device());
   if (to.is_cpu()) {
     current().synchronize();
     at::Tensor(to).copy_(Elements(from).tensor());
@@ -168,6 +183,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
+  const c10::DeviceGuard there(self.device());
   current().put([to = Elements(self), value] { to.tensor().fill_(value); });
   return self;
 }

@@ -33,7 +33,8 @@ struct Captured {
 };
 
 void begin_capture() {
-  if (current_id == 0) throw std::runtime_error("fake GPU: the default stream cannot be captured");
+  if (current().id % kStreams == 0)
+    throw std::runtime_error("fake GPU: the default stream cannot be captured");
   auto* const graph = new Graph{&current(), {}, {}, {}};
   join(*graph, current());
   capture_under_way = graph;
@@ -57,6 +58,10 @@ PYBIND11_MODULE(fake_gpu, m) {
   m.def("stream_handle", [](int64_t id) { return reinterpret_cast<uintptr_t>(streams().at(size_t(id))); });
   m.def("delay_collectives", [](double seconds) { collective_delay = seconds; });
   m.def("delay_reading", [](double seconds) { reading_delay = seconds; });
+  m.def("set_device", [](int device) { current_device = device; });
+  m.def("current_device", [] { return current_device; });
+  m.def("contexts", [] { return contexts.load(); });
+  m.def("forget_contexts", [] { contexts = 0; });
   m.def("groups_open", [] { return groups_open.load(); });
   m.def("sleep", [](double seconds) {
     current().put([seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });

@@ -98,19 +98,31 @@ class Stream {
   std::thread thread_;
 };
 
-// Stream 0 is the default one; the others make up the pool. Never destroyed: their threads run to the end.
+inline constexpr int kDevices = 2;
+inline constexpr int kStreams = 16;  // of a device
+
+// The first of each device is its default one; the others make up its pool. Never destroyed: their threads
+// run to the end.
 inline std::vector<Stream*>& streams() {
   static auto* const all = [] {
     auto* made = new std::vector<Stream*>;
-    for (int64_t id = 0; id < 12; ++id) made->push_back(new Stream(id));
+    for (int64_t id = 0; id < kDevices * kStreams; ++id) made->push_back(new Stream(id));
     return made;
   }();
   return *all;
 }
 
-inline thread_local int64_t current_id = 0;
+inline thread_local int current_device = 0;
+inline thread_local int64_t current_ids[kDevices] = {0, kStreams};
 inline Stream& current() {
-  return *streams()[size_t(current_id)];
+  return *streams()[size_t(current_ids[current_device])];
+}
+
+// Devices on which this process has a context, as bits: what CUDA's runtime does without a stream or a memory
+// that says where, it does on the thread's device, and takes hundreds of MiB there.
+inline std::atomic<uint32_t> contexts{0};
+inline void touch_device() {
+  contexts |= 1u << current_device;
 }
 
 struct Event {
@@ -148,6 +160,7 @@ inline void block(const Event& event, Stream& stream) {
 }
 
 inline bool query(const Event& event) {
+  touch_device();
   if (event.stream == nullptr) return true;
   if (event.graph != nullptr) {
     if (Graph* const graph = capture_under_way.load()) graph->broken = "an event of it was asked for";
