@@ -3,6 +3,7 @@ bucket either. On all ranks they are always the same."""
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -80,7 +81,7 @@ def test_alone_and_as_a_slice(ranks, dtype):
             if not torch.equal(alone[fixed], alone[changing]):
                 other_orders.append(size * dtype.itemsize)
         # The algorithms do add in other orders, each, so that the above says something.
-        for begin, end in zip(CHANGES, CHANGES[1:], strict=False):
+        for begin, end in itertools.pairwise(CHANGES):
             assert any(begin <= size < end for size in other_orders), (begin, other_orders)
         dist.destroy_process_group(fixed)
         dist.destroy_process_group(changing)
