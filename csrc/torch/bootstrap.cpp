@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "torch/waits.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kTimeToLookForTheDead{5};  // between looks for a key
+constexpr std::chrono::milliseconds kTimeToTell{200};          // of a wait, before others are told of it
 
 class StoreExchange {
  public:
@@ -22,7 +24,8 @@ class StoreExchange {
       : rendezvous_(rendezvous),
         started_(Clock::now()),
         deadline_(started_ + rendezvous.options.timeout),
-        processes_(size_t(rendezvous.ranks)) {
+        processes_(size_t(rendezvous.ranks)),
+        wait_(rendezvous.notes, rendezvous.global_ranks, in_world(rendezvous.rank)) {
     for (size_t r = 0; r < rendezvous.global_ranks.size() && r < processes_.size(); ++r)
       processes_[r] = KnownPeers::of(rendezvous.global_ranks[r]);
   }
@@ -64,13 +67,23 @@ class StoreExchange {
            std::to_string(rendezvous_.ranks) + ": ";
   }
 
+  // The rank in torch's world of a rank of the group.
+  int in_world(int rank) const {
+    return rendezvous_.global_ranks.empty() ? rank : rendezvous_.global_ranks[size_t(rank)];
+  }
+
   // Polls rather than waits, so that a failure elsewhere is seen at once.
   void wait_for(const std::vector<std::string>& keys) {
     auto pause = std::chrono::microseconds(50);
+    auto time_to_tell = Clock::now() + kTimeToTell;
     while (!rendezvous_.store->check(keys)) {
       if (rendezvous_.store->check({kFailedKey})) throw_failure();
       if (pause >= kTimeToLookForTheDead) throw_if_gone(keys);
       if (Clock::now() >= deadline_) throw_timeout(keys);
+      if (Clock::now() >= time_to_tell) {
+        wait_.tell(missing(keys, true));
+        time_to_tell = Clock::now() + 5 * kTimeToTell;
+      }
       if (rendezvous_.check_interrupted) rendezvous_.check_interrupted();
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::microseconds(10'000));
@@ -104,20 +117,39 @@ class StoreExchange {
                   rendezvous_.store->get_to_str(kFailedKey));
   }
 
-  [[noreturn]] void throw_timeout(const std::vector<std::string>& keys) {
-    std::string missing;
+  // The ranks whose keys are not there, by their numbers in the world or in the group.
+  std::vector<int> missing(const std::vector<std::string>& keys, bool by_world) const {
+    std::vector<int> ranks;
     for (int r = 0; r < rendezvous_.ranks; ++r)
-      if (!rendezvous_.store->check({keys[size_t(r)]}))
-        missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+      if (!rendezvous_.store->check({keys[size_t(r)]})) ranks.push_back(by_world ? in_world(r) : r);
+    return ranks;
+  }
+
+  [[noreturn]] void throw_timeout(const std::vector<std::string>& keys) {
+    const std::vector<int> absent = missing(keys, false), absent_of_world = missing(keys, true);
     const double seconds = std::chrono::duration<double>(Clock::now() - started_).count();
-    throw Timeout(who() + "timed out after " + c10::str(seconds) + " s waiting for rank " + missing +
-                  " to join the group; is it running, with the same rendezvous address and world size?");
+    std::string message =
+        who() + c10::str("timed out after ", seconds, " s waiting for rank ", comma_separated(absent));
+    if (absent != absent_of_world) message += " (of the world: " + comma_separated(absent_of_world) + ")";
+    message += " to join the group";
+    wait_.tell(absent_of_world);
+    wait_.leave_it_told();
+    const std::string chain = wait_.chain_from(absent_of_world);
+    if (!chain.empty())
+      message += ". In the world, " + chain +
+                 ". Each rank waits for its groups one after another: make them in the same order on all";
+    else if (rendezvous_.notes)
+      message += "; does it call new_group, with the same ranks?";
+    else
+      message += "; is it running, with the same rendezvous address and world size?";
+    throw Timeout(message);
   }
 
   const Rendezvous rendezvous_;
   const Clock::time_point started_, deadline_;
   std::vector<std::optional<Process>> processes_;  // of the ranks, where known
   int exchanges_ = 0;
+  ToldWait wait_;
 };
 
 }  // namespace

@@ -75,7 +75,8 @@ Nanoseconds from_seconds(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
+c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store,
+                                         c10::intrusive_ptr<c10d::Store> notes, int rank, int ranks,
                                          double timeout_seconds, const std::string& group,
                                          const std::string& decisions, const std::string& rules,
                                          std::vector<int> global_ranks, bool new_world,
@@ -107,7 +108,8 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                .fixed_order = fixed_order,
                                .log = log_warning},
                    .check_interrupted = throw_if_interrupted,
-                   .global_ranks = std::move(global_ranks)},
+                   .global_ranks = std::move(global_ranks),
+                   .notes = std::move(notes)},
         device);
   });
 }
@@ -222,8 +224,8 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
         return c10::make_intrusive<GroupOptions>(options.timeout);
       });
   py::register_local_exception_translator(translate);
-  m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("ranks"), py::arg("timeout"),
-        py::arg("group"), py::arg("decisions"), py::arg("rules"), py::arg("global_ranks"),
+  m.def("create", &create, py::arg("store"), py::arg("notes"), py::arg("rank"), py::arg("ranks"),
+        py::arg("timeout"), py::arg("group"), py::arg("decisions"), py::arg("rules"), py::arg("global_ranks"),
         py::arg("new_world"), py::arg("towards"), py::arg("interface"), py::arg("lanes"), py::arg("silence"),
         py::arg("connect_timeout"), py::arg("fixed_order"), py::arg("decide"), py::arg("accelerator"),
         py::call_guard<py::gil_scoped_release>());
