@@ -8,13 +8,6 @@
 #include "cuda/windows.h"
 
 namespace pycoll::cuda {
-namespace {
-
-// Below it a block's slice of a piece is not worth its flags.
-constexpr uint64_t kLeastSlice = 16 << 10;
-
-}  // namespace
-
 int Group::add_plan(const Schedule& schedule, bool finds_late) {
   const OnDevice here(device_);
   if (schedule.ranks() != layout_.ranks)
@@ -71,11 +64,13 @@ void Group::in_order(cudaStream_t stream, const Launches& launches) {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   require(cudaStreamIsCapturing(stream, &capturing), "ask a stream");
   if (capturing != cudaStreamCaptureStatusNone) return launches();
-  if (has_called_ && stream != last_stream_)
+  unsigned long long number = 0;
+  require(cudaStreamGetId(stream, &number), "ask which stream it is");
+  if (has_called_ && number != last_stream_)
     require(cudaStreamWaitEvent(stream, last_call_, 0), "order a stream after the last collective");
   launches();
   require(cudaEventRecord(last_call_, stream), "record an event");
-  last_stream_ = stream;
+  last_stream_ = number;
   has_called_ = true;
 }
 
@@ -145,9 +140,7 @@ void Group::run(int plan_index, const Call& call, int registration) {
       set_window(made, collective, call.input, call.output, size, count, begin,
                  std::min(window, count - begin));
       if (made.offer.asks) made.offer.mine = offer_in_pool(made.output, made.elements * size);
-      const uint64_t piece = made.elements * kernels.wire_size / static_cast<uint64_t>(collective.pieces);
-      const auto blocks = static_cast<int>(
-          std::clamp<uint64_t>(piece / kLeastSlice, 1, static_cast<uint64_t>(layout_.blocks)));
+      const int blocks = blocks_for(made, collective, size, kernels.wire_size, layout_.blocks);
       launch(kernels.schedule, blocks, made, call.stream);
       if (window == 0) break;  // a barrier, or no elements
     }

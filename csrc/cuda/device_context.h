@@ -37,10 +37,18 @@ class DeviceContext {
 
   __device__ void sync() const { __syncthreads(); }
   __device__ bool all(bool fine) const { return __syncthreads_and(fine) != 0; }
-  __device__ void raise(uint32_t* flag, uint32_t value) const {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+  __device__ void raise(uint64_t* flag, uint64_t value) const {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
   }
-  __device__ bool await(const uint32_t* flag, uint32_t value) const {
+  __device__ bool await(const uint64_t* flag, uint64_t value) const {
+    return wait_until([&] {
+      uint64_t seen;
+      asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(flag) : "memory");
+      return seen >= value;
+    });
+  }
+  // Of a counter that may pass its end.
+  __device__ bool await_count(const uint32_t* flag, uint32_t value) const {
     return wait_until([&] {
       uint32_t seen;
       asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");

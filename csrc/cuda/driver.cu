@@ -242,6 +242,13 @@ class CudaDriver final : public Driver {
     } catch (const Error&) {  // the device is gone, and all memory with it
     }
   }
+  void synchronize(int device) noexcept override {
+    try {
+      const OnDevice here(device);
+      if (cudaDeviceSynchronize() != cudaSuccess) cudaGetLastError();  // whoever put it there is told
+    } catch (const Error&) {
+    }
+  }
 
  private:
   // Fabric handles need an IMEX channel too, of which no attribute tells: a little memory is made to find

@@ -59,6 +59,8 @@ class Driver {
   // cudaMalloc and cudaFree.
   virtual char* allocate(int device, size_t bytes) = 0;
   virtual void free(int device, char* memory) noexcept = 0;
+  // Until the device has ended all that was put on it so far.
+  virtual void synchronize(int device) noexcept = 0;
 };
 
 }  // namespace pycoll::cuda

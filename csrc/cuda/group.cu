@@ -29,6 +29,23 @@ Layout layout_of(const pycoll_cuda_options& options) {
                     options.staging != 0 ? options.staging : kDefaultStaging);
 }
 
+// CUDA loads a kernel when it is first launched, which may wait for all that runs: with ranks that are
+// threads of a process, for a peer's kernel that waits for this one.
+void load_kernels() {
+  const auto load = [](const void* kernel) {
+    cudaFuncAttributes attributes{};
+    if (kernel != nullptr) require(cudaFuncGetAttributes(&attributes, kernel), "load a kernel");
+  };
+  for (int dtype = 0; dtype <= static_cast<int>(DType::Complex128); ++dtype)
+    for (int op = 0; op <= static_cast<int>(Op::PremulSum); ++op) {
+      const Kernels& kernels = kernels_of(static_cast<DType>(dtype), static_cast<Op>(op));
+      for (const void* const kernel : {kernels.schedule, kernels.one_shot, kernels.two_shot}) load(kernel);
+      load(nvls_kernel_of(static_cast<DType>(dtype), static_cast<Op>(op)).kernel);
+    }
+  for (const void* const kernel : {moving_kernels().schedule, all_gather_kernel(), nvls_all_gather_kernel()})
+    load(kernel);
+}
+
 }  // namespace
 
 DeviceMemory::DeviceMemory(size_t bytes) {
@@ -105,7 +122,7 @@ Group::Descriptors Group::hand_over(uint64_t tag, std::span<const FileDescriptor
 
 void Group::connect(std::span<const Handle> handles) {
   const OnDevice here(device_);
-  int sharing = 0;
+  int sharing = 0, ranks_here = 0;
   const Handle& own = handles[static_cast<size_t>(rank_)];
   for (const Handle& handle : handles) {
     if (handle.bytes != layout_.bytes())
@@ -117,6 +134,7 @@ void Group::connect(std::span<const Handle> handles) {
                             " opened the group with memory of another kind than rank " +
                             std::to_string(rank_));
     sharing += std::memcmp(&handle.gpu, &own.gpu, sizeof(own.gpu)) == 0 ? 1 : 0;
+    ranks_here += handle.process == own.process ? 1 : 0;
   }
   int multiprocessors = 0;
   require(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device_),
@@ -127,6 +145,7 @@ void Group::connect(std::span<const Handle> handles) {
                           std::to_string(multiprocessors) + " multiprocessors: at most " +
                           std::to_string(multiprocessors / sharing) + " blocks each, not " +
                           std::to_string(layout_.blocks));
+  if (ranks_here > 1) load_kernels();
   peer_handles_.assign(handles.begin(), handles.end());
   Descriptors descriptors(handles.size());
   if (kind_ == MemoryKind::Descriptor) {

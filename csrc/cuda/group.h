@@ -149,7 +149,7 @@ class Group {
   DeviceMemory segments_;  // addresses by rank and segment; none until a pool is shared
   uint32_t* aborted_ = nullptr;
   cudaEvent_t last_call_ = nullptr;
-  cudaStream_t last_stream_ = nullptr;
+  unsigned long long last_stream_ = 0;  // its number: handles of streams that were destroyed come again
   bool has_called_ = false;
   std::vector<std::unique_ptr<Plan>> plans_;
   std::vector<std::unique_ptr<Buffers>> buffers_;

@@ -5,8 +5,8 @@
 // Further needs of a Context, beside slices.h's:
 //   sync()                        all threads of the block
 //   all(bool)                     sync, and whether every thread said true
-//   raise(uint32_t*, value)       release: who sees the flag sees what the block did before its last sync
-//   await(const uint32_t*, value) acquire, until the flag is `value` or later; false: the group was aborted
+//   raise(uint64_t*, value)       release: who sees the flag sees what the block did before its last sync
+//   await(const uint64_t*, value) acquire, until the flag is `value` or more; false: the group was aborted
 //   add(uint64_t*, value)         at any rank; returns what was there
 // and, of packets.h's, post() and receive().
 #pragma once
@@ -51,11 +51,11 @@ struct ScheduleCall {
 template <class Context>
 PYCOLL_BOTH int find_late(Context& context, const ScheduleCall& call) {
   const size_t late_word = call.layout.late(context.block());
-  auto* const mine = reinterpret_cast<uint32_t*>(call.heaps[call.rank] + late_word);
+  auto* const mine = reinterpret_cast<uint64_t*>(call.heaps[call.rank] + late_word);
   auto* const counter = reinterpret_cast<uint64_t*>(call.heaps[call.rank] + late_word + 8);
   const uint64_t calls = *counter;
   // 12 bits of the word say who, the others which call.
-  const uint32_t stamp = static_cast<uint32_t>(calls + 1) << 12;
+  const uint64_t stamp = (calls + 1) << 12;
   if (context.thread() == 0) {
     // The tickets' word has the number of those drawn and, above it, the sum of who drew them.
     const auto ranks = static_cast<uint64_t>(call.layout.ranks);
@@ -64,13 +64,12 @@ PYCOLL_BOTH int find_late(Context& context, const ScheduleCall& call) {
     const uint64_t drawn =
         context.add(tickets, 1 | static_cast<uint64_t>(call.rank) << 32) - calls * (ranks | sum << 32);
     const uint64_t ticket = drawn & 0xffffffffu, others = drawn >> 32;
-    if (ticket == ranks - 1) context.raise(mine, stamp | static_cast<uint32_t>(call.rank));
+    if (ticket == ranks - 1) context.raise(mine, stamp | static_cast<uint64_t>(call.rank));
     if (ticket == ranks - 2) {
       const uint64_t late = sum - others - static_cast<uint64_t>(call.rank);
       for (uint64_t rank = 0; rank < ranks; ++rank)
         if (rank != late)
-          context.raise(reinterpret_cast<uint32_t*>(call.heaps[rank] + late_word),
-                        stamp | static_cast<uint32_t>(late));
+          context.raise(reinterpret_cast<uint64_t*>(call.heaps[rank] + late_word), stamp | late);
     }
   }
   if (!context.all(context.await(mine, stamp))) return -1;
@@ -126,8 +125,8 @@ PYCOLL_BOTH bool run_schedule(Context& context, const ScheduleCall& call) {
   using Wire = typename R::Wire::Storage;
   const Layout& layout = call.layout;
   char* const heap = call.heaps[call.rank];
-  auto* const calls = reinterpret_cast<uint32_t*>(heap + layout.schedule_calls(context.block()));
-  const uint32_t epoch = *calls + 1;
+  auto* const calls = reinterpret_cast<uint64_t*>(heap + layout.schedule_calls(context.block()));
+  const uint64_t epoch = *calls + 1;
 
   // The schedule's last rank is the late one; without one to be found, ranks are as they are numbered.
   const int last = layout.ranks - 1;
@@ -154,7 +153,7 @@ PYCOLL_BOTH bool run_schedule(Context& context, const ScheduleCall& call) {
       const uint32_t flag = table.flags[w];
       const int from = real(static_cast<int>(flag >> kSlotBits));
       const int slot = static_cast<int>(flag & (kMostSlots - 1));
-      fine = context.await(reinterpret_cast<uint32_t*>(heap + layout.flag(context.block(), from, slot)),
+      fine = context.await(reinterpret_cast<uint64_t*>(heap + layout.flag(context.block(), from, slot)),
                            epoch) &&
              fine;
     }
@@ -209,7 +208,7 @@ PYCOLL_BOTH bool run_schedule(Context& context, const ScheduleCall& call) {
       const uint32_t flag = table.flags[s];
       char* const peer = call.heaps[real(static_cast<int>(flag >> kSlotBits))];
       const int slot = static_cast<int>(flag & (kMostSlots - 1));
-      context.raise(reinterpret_cast<uint32_t*>(peer + layout.flag(context.block(), call.rank, slot)), epoch);
+      context.raise(reinterpret_cast<uint64_t*>(peer + layout.flag(context.block(), call.rank, slot)), epoch);
     }
   }
   context.sync();

@@ -32,7 +32,9 @@ struct Layout {
   }
 
   // Counters of calls, a block's own: only that block touches them, so kernels of any number of blocks may
-  // follow each other, and a replayed CUDA graph counts on.
+  // follow each other, and a replayed CUDA graph counts on. Those of schedules, and their flags, have 64
+  // bits: 32 are counted through in days, and then a flag that no call has raised for long looks like a later
+  // one.
   PYCOLL_BOTH size_t schedule_calls(int block) const { return static_cast<size_t>(block) * 64; }
   PYCOLL_BOTH size_t packet_calls(int block) const { return schedule_calls(block) + 8; }
   // Rank 0's are the tickets of arrival; every rank's own say who is late.
@@ -44,7 +46,7 @@ struct Layout {
   PYCOLL_BOTH size_t multicast_meetings(int block) const { return schedule_calls(block) + 52; }
   PYCOLL_BOTH size_t flag(int block, int from, int slot) const {
     const size_t index = (static_cast<size_t>(block) * ranks + from) * slots + slot;
-    return static_cast<size_t>(blocks) * 64 + index * 4;
+    return static_cast<size_t>(blocks) * 64 + index * 8;
   }
   PYCOLL_BOTH size_t packets_begin() const { return (flag(blocks, 0, 0) + 15) / 16 * 16; }
   PYCOLL_BOTH size_t packet(int block, uint32_t call, int from) const {

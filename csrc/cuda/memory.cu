@@ -82,8 +82,14 @@ uint64_t next_allocation() {
   return ++made << 1 | 1;
 }
 
+// On the device that it was mapped on, whichever is current where a group is closed.
 PeerMemory::~PeerMemory() {
-  for (auto& [key, opened] : opened_) shut(opened);
+  if (opened_.empty()) return;
+  try {
+    const OnDevice here(device_);
+    for (auto& [key, opened] : opened_) shut(opened);
+  } catch (const Error&) {  // the device is gone, and all memory with it
+  }
 }
 
 char* PeerMemory::open(const Handle& handle, const FileDescriptor& descriptor) {

@@ -49,7 +49,7 @@ struct Handle {
   char mailbox[Mailbox::kNameBytes];
 };
 
-constexpr uint64_t kMagic = 0x7079636f6c6c4332;  // "pycollC2"
+constexpr uint64_t kMagic = 0x7079636f6c6c4333;  // "pycollC3"
 
 // Of memory that CUDA IPC shares.
 Handle handle_of(void* memory, size_t bytes, int rank, int device);

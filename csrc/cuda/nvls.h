@@ -10,11 +10,13 @@
 // adds is its own affair. 16-bit floats accumulate in float32 and are rounded once. avg and premul_sum are
 // scaled before, in float32. min and max (of 16-bit floats; PTX has no others) may lose a NaN.
 //
-// Further needs of a Context, beside slices.h's, interpreter.h's sync, all and await:
-//   load_reduced<R>(const char*)      16 bytes at a multicast address, reduced over the ranks in R's wire
-//   format store_everywhere(char*, Vector)   16 bytes at a multicast address raise_everywhere(uint32_t*) adds
-//   1 at a multicast address, release fence_aliases()                   orders accesses at the two addresses
-//   that working memory has
+// Further needs of a Context, beside slices.h's, interpreter.h's sync and all:
+//   load_reduced<R>(const char*)          16 bytes at a multicast address, reduced over the ranks in R's wire
+//                                         format
+//   store_everywhere(char*, Vector)       16 bytes at a multicast address
+//   raise_everywhere(uint32_t*)           adds 1 at a multicast address, release
+//   await_count(const uint32_t*, value)   acquire, until so many were added, modulo 2^32; false: aborted
+//   fence_aliases()                       orders accesses at the two addresses that working memory has
 #pragma once
 #include "cuda/layout.h"
 #include "cuda/slices.h"
@@ -73,8 +75,8 @@ struct NvlsBlock {
     bool fine = true;
     if (context.thread() == 0) {
       context.raise_everywhere(reinterpret_cast<uint32_t*>(call.multi + flag));
-      fine = context.await(reinterpret_cast<const uint32_t*>(call.heap + flag),
-                           meetings * static_cast<uint32_t>(call.layout.ranks));
+      fine = context.await_count(reinterpret_cast<const uint32_t*>(call.heap + flag),
+                                 meetings * static_cast<uint32_t>(call.layout.ranks));
     }
     fine = context.all(fine);
     context.fence_aliases();

@@ -46,6 +46,12 @@ PYCOLL_BOTH void write_group(Storage* to, uint64_t left, const PacketElements<St
     if (static_cast<uint64_t>(i) < left) to[i] = group.elements[i];
 }
 
+// Calls are counted in 32 bits. No call is number 0, which memory says that was never written; 2 comes after
+// the last, so that odd and even ones, which have packets of their own, still take turns.
+PYCOLL_BOTH uint32_t next_call(uint32_t call) {
+  return call + 1 != 0 ? call + 1 : 2;
+}
+
 // A block's view of a call: which packets are whose.
 template <class R, class Context>
 struct PacketBlock {
@@ -58,7 +64,7 @@ struct PacketBlock {
   uint32_t epoch;
 
   PYCOLL_BOTH PacketBlock(Context& used, const PacketCall& made) : context(used), call(made) {
-    epoch = *counter() + 1;
+    epoch = next_call(*counter());
     if constexpr (R::kOperator == Op::PremulSum)
       if (context.thread() == 0) send_factor();
   }

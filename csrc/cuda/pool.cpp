@@ -47,10 +47,15 @@ char* SegmentPool::allocate(size_t bytes, int device) {
 }
 
 void SegmentPool::free(char* base) {
-  const std::scoped_lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto found =
       std::ranges::find_if(held_, [&](const Held& held) { return held.segment.base == base && held.in_use; });
   if (found == held_.end()) throw InvalidArgument("the pool of segments has none that begins there");
+  // Allocators rest on what cudaFree does: it waits for the device. Unmapping does not, and keeping for the
+  // next even less. Not under the lock: what runs there may wait for another rank, and that for the lock.
+  lock.unlock();
+  driver_.synchronize(found->segment.device);
+  lock.lock();
   found->in_use = false;
   if (leases_ == 0) drop_unused();
 }

@@ -30,7 +30,8 @@ class SegmentPool {
 
   // Throws Error where the device has no memory left.
   char* allocate(size_t bytes, int device);
-  // What peers may have mapped is not given back while a group lasts, but kept for the next of its size.
+  // Waits for the device. What peers may have mapped is not given back while a group lasts, but kept for the
+  // next of its size.
   void free(char* base);
 
   // The segment that holds all of [address, address + bytes).

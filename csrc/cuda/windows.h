@@ -29,4 +29,24 @@ inline uint64_t window_length(const Collective& collective, uint64_t wire_size, 
   return std::min(count, bytes / wire_size / blocks);
 }
 
+// Below it a block's slice of a piece is not worth its flags.
+constexpr uint64_t kLeastSlice = 16 << 10;
+
+// Thread blocks for a window, of `most`. Each loads and stores slices of its own, and none waits for another:
+// so where a place of the buffer is stored to as one piece and loaded from as another, as in an all_to_all in
+// place, both must be cut alike. They are where the buffer's blocks begin at whole vectors; else one block
+// does all.
+inline int blocks_for(const ScheduleCall& call, const Collective& collective, uint64_t element_size,
+                      uint64_t wire_size, int most) {
+  const uint64_t piece = call.elements * wire_size / static_cast<uint64_t>(call.pieces);
+  if (collective.kind == CollectiveKind::AllToAll) {
+    const uint64_t bytes = static_cast<uint64_t>(collective.ranks) * call.input_stride * element_size;
+    const auto input = reinterpret_cast<uintptr_t>(call.input);
+    const auto output = reinterpret_cast<uintptr_t>(call.output);
+    const bool apart = input + bytes <= output || output + bytes <= input;
+    if (!apart && call.block_elements * wire_size % 16 != 0) return 1;
+  }
+  return static_cast<int>(std::clamp<uint64_t>(piece / kLeastSlice, 1, static_cast<uint64_t>(most)));
+}
+
 }  // namespace pycoll::cuda

@@ -87,11 +87,17 @@ class HostContext {
 
   void sync() { barrier_.wait(); }
   bool all(bool fine) { return barrier_.wait(fine); }
-  void raise(uint32_t* flag, uint32_t value) {
+  // A futex has 32 bits: a flag's lower half, which every raise changes.
+  void raise(uint64_t* flag, uint64_t value) {
     std::atomic_ref(*flag).store(value, std::memory_order_release);
-    wake_all(flag);
+    wake_all(reinterpret_cast<uint32_t*>(flag));
   }
-  bool await(const uint32_t* flag, uint32_t value) {
+  bool await(const uint64_t* flag, uint64_t value) {
+    std::atomic_ref word(*const_cast<uint64_t*>(flag));
+    return wait_until(reinterpret_cast<const uint32_t*>(flag), kWoken,
+                      [&] { return word.load(std::memory_order_acquire) >= value; });
+  }
+  bool await_count(const uint32_t* flag, uint32_t value) {
     std::atomic_ref word(*const_cast<uint32_t*>(flag));
     return wait_until(flag, kWoken, [&] {
       return static_cast<int32_t>(word.load(std::memory_order_acquire) - value) >= 0;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -77,6 +78,9 @@ class HostDriver final : public Driver {
     --allocated;
     std::free(memory);
   }
+  void synchronize(int device) noexcept override {
+    if (waits) waits(device);
+  }
 
   size_t pieces() {
     const std::scoped_lock lock(mutex_);
@@ -84,6 +88,7 @@ class HostDriver final : public Driver {
   }
   int mapped = 0, allocated = 0;
   bool refuses_to_map = false;
+  std::function<void(int)> waits;
 
  private:
   Memory keep(FileDescriptor file) {
@@ -234,6 +239,29 @@ void segments() {
   }
 }
 
+// What runs on the device may use a segment until its allocator has let go of it, and what gets it next must
+// not meet that. Until then it stays as it is, and other ranks of the process can look for their buffers.
+void freeing_waits_for_the_device() {
+  for (const bool ranges : {false, true})
+    for (const bool in_a_group : {false, true}) {
+      HostDriver driver(ranges ? kOffersDescriptors : 0u);
+      SegmentPool pool(driver);
+      SegmentPool::Lease lease;
+      if (in_a_group) lease = SegmentPool::Lease(pool);
+      char* const other = pool.allocate(8192, 0);
+      char* const memory = pool.allocate(8192, 3);
+      std::vector<int> waited;
+      driver.waits = [&](int device) {
+        waited.push_back(device);
+        check(driver.mapped + driver.allocated == 2 && pool.find(memory, 8192), "it is still there");
+        check(pool.find(other, 8192).has_value(), "and so are others");
+      };
+      pool.free(memory);
+      check(waited == std::vector<int>{3}, "its device has ended what it ran");
+      check(!pool.find(memory, 1), "then it is free");
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -242,5 +270,6 @@ int main() {
   test::run("what exchanges refuse", what_exchanges_refuse);
   test::run("strangers are not heard", strangers_are_not_heard);
   test::run("segments", segments);
+  test::run("freeing waits for the device", freeing_waits_for_the_device);
   return test::result();
 }
