@@ -120,13 +120,15 @@ class GroupMemory:
 
     def _together(self, step: Any, most: int = 1000) -> bytes:
         """Runs a step on every rank and gathers the bytes that it returns, as many on every rank (over 1000:
-        ``most``); where it fails on any rank, raises on every one."""
-        error, mine = None, b""
+        ``most``); where it fails on any rank, whatever with, raises on every one."""
+        error: Exception | None = None
+        mine = b""
         try:
             mine = step() or b""
-        except Error as raised:
+        except Exception as raised:
             error = raised
-            mine = f"rank {self.rank}: {raised}".encode()[:1000]
+            kind = "" if isinstance(raised, Error) else f"{type(raised).__name__}: "
+            mine = f"rank {self.rank}: {kind}{raised}".encode()[:1000]
         size = 4 + max(1000, most, len(mine))
         kinds = [None, *ERRORS.values()]
         status = 0 if error is None else next((i for i, kind in enumerate(kinds) if type(error) is kind), 3)
@@ -136,6 +138,8 @@ class GroupMemory:
         sent[4 : 4 + len(mine)] = np.frombuffer(mine, np.uint8)
         told = np.zeros((self.ranks, size), np.uint8)
         self._comm.all_gather(sent, out=told)
+        if error is not None and not isinstance(error, Error):
+            raise error  # no wait for what the others will not do: they have heard of it
         texts = [bytes(row[4 : 4 + int.from_bytes(bytes(row[2:4]), "little")]) for row in told]
         for row, text in zip(told, texts, strict=True):
             if row[0]:
@@ -144,9 +148,16 @@ class GroupMemory:
 
     def register(self, x: Any) -> None:
         """Let peers read and write ``x`` itself. Collective, each rank with a buffer of its own, aligned to
-        16 bytes; ``x`` must outlive its registration. Raises on every rank where it fails on one."""
+        16 bytes; ``x`` must outlive its registration. Buffers that were registered together are the outputs
+        of one call together: where one rank gives another one, results are anything. Raises on every rank
+        where it fails on one, and where a rank's ``x`` is registered already."""
         library = library_of(x)
-        offer = partial(self._handle, "register", library.address(x), library.bytes(x))
+
+        def offer() -> bytes:
+            if library.address(x) in self._registered:
+                raise InvalidArgument("the buffer is registered already")
+            return self._handle("register", library.address(x), library.bytes(x))
+
         handles, made = self._together(offer), ctypes.c_int32()
         self._together(partial(native().call, "register_connect", self._pointer, handles, ctypes.byref(made)))
         self._registered[library.address(x)] = made.value

@@ -15,6 +15,7 @@ is first needed: without it, a driver or a GPU this module still imports, and sa
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +102,7 @@ class Group(_cuda_memory.GroupMemory):
         where GPUs cannot reach each other; InvalidArgument for options that do not fit.
         """
         self._comm, self._pointer = comm, ctypes.c_void_p()
+        self._aborting = threading.Lock()
         self.rank, self.ranks = comm.rank, comm.ranks
         self._built: dict[tuple[str, str, int], Schedule] = {}
         self._plans: dict[tuple[int, bool], int] = {}
@@ -141,15 +143,17 @@ class Group(_cuda_memory.GroupMemory):
 
     def close(self) -> None:
         """Free everything. Kernels still running are ended: synchronize first where their results count."""
-        if self._pointer:
+        with self._aborting:
             pointer, self._pointer = self._pointer, ctypes.c_void_p()
+        if pointer:
             native().call("close", pointer)
 
     def abort(self) -> None:
         """End the waits of kernels that run, whose results then are anything, and refuse what comes. From any
         thread: for a watchdog that finds a peer lost."""
-        if self._pointer:
-            native().call("abort", self._pointer)
+        with self._aborting:  # not while close() frees what it needs
+            if self._pointer:
+                native().call("abort", self._pointer)
 
     # Collectives
 

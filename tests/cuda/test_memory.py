@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pycoll
@@ -183,3 +184,80 @@ def test_pools_need_the_cuda_part() -> None:
     group._pointer = ctypes.c_void_p()
     with pytest.raises(pycoll.InvalidArgument, match="closed"):
         group.share_pool()
+
+
+def test_what_fails_in_any_way_is_told_to_all() -> None:
+    """Also where it is no error of pycoll's: the others must not wait for a rank that has left."""
+
+    def rank(comm: pycoll.Communicator) -> str:
+        group = object.__new__(cuda.Group)
+        group._comm, group.rank, group.ranks = comm, comm.rank, comm.ranks
+
+        def step() -> bytes:
+            if comm.rank == 1:
+                raise ModuleNotFoundError("No module named 'pydantic'")
+            return b"fine"
+
+        try:
+            group._together(step)
+        except (pycoll.Error, ImportError) as error:
+            return f"{type(error).__name__}: {error}"
+        return "no error"
+
+    others = "Error: rank 1: ModuleNotFoundError: No module named 'pydantic'"
+    found = pycoll.spawn(rank, ranks=3, threads=True, timeout=20)
+    assert found == [others, "ModuleNotFoundError: No module named 'pydantic'", others]
+
+
+def test_a_buffer_is_registered_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = Native([DESCRIPTORS] * 2)
+
+    def rank(comm: pycoll.Communicator) -> str:
+        with cuda.Group(comm) as gpus:
+            buffers = [np.zeros(8, np.float32) for _ in range(2)]
+            gpus.register(buffers[0])
+            with pytest.raises(pycoll.InvalidArgument) as raised:
+                gpus.register(buffers[comm.rank])
+            gpus.unregister(buffers[0])
+            gpus.register(buffers[0])
+            return str(raised.value)
+
+    assert run(native, rank) == ["rank 0: the buffer is registered already"] * 2
+
+
+def test_an_abort_ends_before_the_group_is_freed(run: Run) -> None:
+    """It comes from a watchdog's thread, at any time."""
+    native = Native([DESCRIPTORS])
+    begun, may_end = threading.Event(), threading.Event()
+    order: list[str] = []
+    calls = native.call
+
+    def call(name: str, *arguments: Any) -> None:
+        if name == "abort":
+            begun.set()
+            assert may_end.wait(20)
+            order.append("aborted")
+        elif name == "close":
+            order.append("freed")
+            calls(name, *arguments)
+        else:
+            calls(name, *arguments)
+
+    native.call = call  # type: ignore[method-assign]
+
+    def rank(comm: pycoll.Communicator) -> None:
+        gpus = cuda.Group(comm)
+        watchdog = threading.Thread(target=gpus.abort)
+        watchdog.start()
+        assert begun.wait(20)
+        closing = threading.Thread(target=gpus.close)  # of which the rank is known by its thread
+        closing.run = lambda: (setattr(native._here, "rank", 0), gpus.close())  # type: ignore[method-assign]
+        closing.start()
+        closing.join(0.2)
+        may_end.set()
+        for thread in (watchdog, closing):
+            thread.join(20)
+        gpus.abort()
+
+    run(native, rank)
+    assert order == ["aborted", "freed"]
