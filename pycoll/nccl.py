@@ -139,7 +139,7 @@ class Group:
         self._communications, self._nccl = communications, nccl
         self.rank, self.ranks = rank, ranks
         self._plans: dict[int, _Plan] = {}
-        self._scratch: dict[tuple[str, str], Any] = {}
+        self._scratch: dict[tuple[str, str, int], Any] = {}
 
     @classmethod
     def of(cls, comm: Communicator) -> Group:
@@ -263,7 +263,7 @@ class Group:
         work = (
             flat_out
             if in_output
-            else self._memory(library, x, "work", elements, scaling.wire if scaling else dtype)
+            else self._memory(library, x, "work", elements, scaling.wire if scaling else dtype, stream)
         )
 
         # Blocks are equally long, so a user's buffer is cut as the first pieces of the logical one are.
@@ -291,7 +291,9 @@ class Group:
     ) -> None:
         longest = max(end - begin for begin, end in pairwise(bounds))
         slots = max((step.slots for step in plan.rounds), default=0)
-        aside = self._memory(library, work, "aside", longest * slots, library.dtype(work)) if slots else work
+        aside = work
+        if slots:
+            aside = self._memory(library, work, "aside", longest * slots, library.dtype(work), stream)
 
         def place(piece: int) -> Any:
             return work[bounds[piece] : bounds[piece + 1]]
@@ -326,9 +328,11 @@ class Group:
                 if values and values[0][1] is not target:
                     library.copy(target, values[0][1])
 
-    def _memory(self, library: ArrayLibrary, like: Any, purpose: str, elements: int, dtype: str) -> Any:
-        """Scratch that is kept: the next call is ordered after this one on the stream."""
-        key = (purpose, dtype)
+    def _memory(
+        self, library: ArrayLibrary, like: Any, purpose: str, elements: int, dtype: str, stream: int
+    ) -> Any:
+        """Scratch that is kept, for each stream: the next call on it is ordered after this one."""
+        key = (purpose, dtype, stream)
         if key not in self._scratch or library.size(self._scratch[key]) < elements:
             self._scratch[key] = library.empty(like, elements, dtype)
         return self._scratch[key][:elements]

@@ -178,6 +178,41 @@ def test_the_stream_given_is_the_one_used() -> None:
     assert set(communicators[0].streams) == set(communicators[1].streams) == {1234}
 
 
+def test_calls_on_two_streams_share_no_scratch() -> None:
+    """Nothing orders them: each must have memory of its own, and keep it."""
+    nccl = FakeNccl(2)
+    received: list[dict[int, set[int]]] = [{1: set(), 2: set()} for _ in range(2)]
+    results: list[Any] = [None, None]
+    schedule = pycoll.build("ring", ranks=2)
+
+    def run(rank: int) -> None:
+        communicator = nccl.communicator(rank)
+        kept = communicator.recv
+
+        def recv(recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+            received[rank][stream].add(recvbuf)
+            kept(recvbuf, count, datatype, peer, stream)
+
+        communicator.recv = recv  # type: ignore[method-assign]
+        group = Group(communicator, nccl, rank, 2)
+        buffers = [np.ones(4, np.float16) for _ in range(2)]
+        for stream in (1, 2, 1, 2):
+            group.run(schedule, buffers[stream - 1], op="avg", stream=stream)
+        results[rank] = [buffer.tolist() for buffer in buffers]
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[[1.0] * 4] * 2] * 2
+    for of_rank in received:
+        assert of_rank[1]
+        assert of_rank[2]
+        assert not of_rank[1] & of_rank[2]
+        assert len(of_rank[1]) == len(of_rank[2]) == 2  # of the reduction, and of the copy back
+
+
 def test_what_does_not_fit_is_refused() -> None:
     nccl = FakeNccl(2)
     group = Group(nccl.communicator(0), nccl, 0, 2)
