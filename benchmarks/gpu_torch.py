@@ -37,12 +37,24 @@ def torch_right(limit: float = 120) -> dict[str, Any]:
         return {"wrong": wrong}
 
 
+def try_this_torch() -> str:
+    """Lets the adapter be tried with a torch that is not among those supported, and says that it is none."""
+    from pycoll.torch import build
+
+    if text := build.unsupported_torch():
+        release = build._torch_release()
+        build.TORCH = (min(build.TORCH[0], release), max(build.TORCH[1], release))
+        return f"tried nevertheless: {text}"
+    return ""
+
+
 def check(rank: int, ranks: int, store: str) -> list[str]:
     import torch
     import torch.distributed as dist
 
     import pycoll.torch
 
+    try_this_torch()
     pycoll.torch.register()
     torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(

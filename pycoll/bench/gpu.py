@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycoll.bench.results import bus_factor
-from pycoll.errors import Unsupported
+from pycoll.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     from pycoll import cuda
@@ -100,7 +100,7 @@ def run_rank(comm: Communicator, options: GpuOptions) -> list[GpuRow]:
                 for library, algorithm, call in subjects:
                     try:
                         rows.append(_measure(comm, stream, library, algorithm, call, x, mine, right, options))
-                    except Unsupported:
+                    except (Unsupported, InvalidArgument):
                         continue  # decided from the arguments alone, so by all ranks alike
                 torch.cuda.synchronize()
                 comm.barrier()
