@@ -91,6 +91,7 @@ class Check:
             "CUDA_DEVICE_MAX_CONNECTIONS": "32",
             "PYTHONUNBUFFERED": "1",
         }
+        self.put_on_path(STEPS_FILE.parent)
 
     def run(self, no_build: bool, only: str) -> int:
         (self.folder / "cache").mkdir()
@@ -171,9 +172,13 @@ class Check:
         library = target / "pycoll" / "_cuda.so"
         if problem or not library.exists():
             return {}, problem or f"{library.name} was not made"
-        before = os.environ.get("PYTHONPATH")
-        self.environment["PYTHONPATH"] = os.pathsep.join([str(target), *([before] if before else [])])
+        self.put_on_path(target)
         return {"library_bytes": library.stat().st_size}, ""
+
+    def put_on_path(self, folder: Path) -> None:
+        """First of where the steps' Python looks."""
+        before = self.environment.get("PYTHONPATH")
+        self.environment["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
 
     def start_compiling(self) -> subprocess.Popen[bytes]:
         """The torch adapter, meanwhile: it takes no GPU, and the step that needs it waits for it."""
