@@ -34,6 +34,8 @@ _MOST_POINTS = 10_000
 #: Crossings are looked for by simulation where both schedules have at most so many transfers.
 _MOST_TRANSFERS = 70_000
 _HALVINGS = 10
+#: So many times as long as the best at either of two points an algorithm takes that may win between them.
+_NEAR = 1.25
 
 
 @dataclass(frozen=True)
@@ -281,16 +283,13 @@ def _crossings(
         if axis.whole:
             yield f"From {axis.what} {high.label} on {high.best.way} wins, up to {low.label} {low.best.way}."
             continue
-        at, seconds = _overtaken(scenario, made, axis, low, high, collective, size)
-        about = "" if seconds is not None else "about "
-        took = "" if seconds is None else f" (both take {format_seconds(seconds)} there)"
-        yield (f"Above {about}{axis.label(at)} {high.best.way} wins, below it {low.best.way}{took}.")
+        yield from _between(scenario, made, axis, low, high, collective, size)
     if not found and runs:
         assert runs[0].best is not None
         yield f"{runs[0].best.algorithm} wins at every value."
 
 
-def _overtaken(
+def _between(
     scenario: Scenario,
     made: tuple[Change, ...],
     axis: Axis,
@@ -298,31 +297,55 @@ def _overtaken(
     high: Point,
     collective: str,
     size: int,
-) -> tuple[float, float | None]:
-    """The value at which the winner of ``high`` overtakes that of ``low``, and the time there."""
+) -> Iterable[str]:
+    """A sentence for each change of the winner between two points; there may be a third one that wins only
+    there."""
     assert low.best is not None
     assert high.best is not None
-    ways = (low.best.way, high.best.way)
+    ways = _contenders(low, high)
 
-    def between(a: float, b: float) -> float:
+    def middle(a: float, b: float) -> float:
         return float((a * b) ** 0.5 if a > 0 else (a + b) / 2)
 
-    def times(value: float) -> tuple[float, float]:
+    def best(value: float) -> Outcome:
         evaluator = Evaluator(apply(scenario, [*made, axis.change(value)]))
         for way in ways:
             if len(evaluator.schedule(way, collective).transfers) > _MOST_TRANSFERS:
                 raise InvalidArgument("too large")
-        first, second = (evaluator.outcome(way, collective, size).time for way in ways)
-        return first, second
+        return evaluator.best_of(ways, collective, size)
 
-    below, above = low.value, high.value
-    seconds = None
+    here, below, last = low.value, low.best, high.best
     try:
-        for _ in range(_HALVINGS):
-            middle = between(below, above)
-            first, second = times(middle)
-            seconds = min(first, second)
-            below, above = (middle, above) if first <= second else (below, middle)
+        for _ in ways:
+            if below.algorithm == last.algorithm:
+                return
+            end, above = high.value, last
+            for _ in range(_HALVINGS):
+                value = middle(here, end)
+                found = best(value)
+                if found.algorithm == below.algorithm:
+                    here, below = value, found
+                else:
+                    end, above = value, found
+            at = axis.label(middle(here, end))
+            yield (
+                f"Above {at} {above.way} wins, below it {below.way} (both take about "
+                f"{format_seconds(above.time)} there)."
+            )
+            here, below = end, above
     except Error:
-        return between(below, above), None
-    return between(below, above), seconds
+        pass  # too large to be looked for
+    if below.algorithm != last.algorithm:
+        at = axis.label(middle(here, high.value))
+        yield f"Above about {at} {last.way} wins, below it {below.way}."
+
+
+def _contenders(low: Point, high: Point) -> list[str]:
+    """The ways that may win between two points: the best of each algorithm that is near at either end."""
+    found: dict[str, None] = {}
+    for point in (low, high):
+        assert point.best is not None
+        for row in point.algorithms:
+            if not row.estimated and row.time <= _NEAR * point.best.time:
+                found[row.way] = None
+    return list(found)
