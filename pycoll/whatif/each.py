@@ -160,7 +160,7 @@ def each(
     scenario = apply(Scenario(topology_of(machine)), made)
     evaluator = Evaluator(scenario)
     before = evaluator.best_of(evaluator.ways(collective, algorithm), collective, bytes_)
-    found = _classes(scenario.topology, before.loads, kind, classes)
+    found = _classes(scenario, before.loads, kind, classes)
     if not found:
         raise TopologyError(f"topology {scenario.topology.name!r} has no {KINDS[kind]}")
     small = len(scenario.topology.ranks) <= _SMALL
@@ -203,7 +203,33 @@ def each(
     )
 
 
-def _classes(topology: Topology, loads: dict[str, float], kind: str, classes: bool) -> list[list[str]]:
+def _classes(scenario: Scenario, loads: dict[str, float], kind: str, classes: bool) -> list[list[str]]:
+    """Members that are alike. What cuts ranks off does so whatever it carries: there the machine alone
+    counts."""
+    topology = scenario.topology
+    found = _alike(topology, loads, kind, classes)
+    if not classes:
+        return found
+    every = len(topology.ranks) <= _SMALL
+    apart = [
+        members
+        for members in _alike(topology, {}, kind, classes)
+        if all(_cuts_off(scenario, kind, name) for name in (members if every else members[:1]))
+    ]
+    gone = {name for members in apart for name in members}
+    left = ([name for name in members if name not in gone] for members in found)
+    return apart + [members for members in left if members]
+
+
+def _cuts_off(scenario: Scenario, kind: str, name: str) -> bool:
+    try:
+        apply(scenario, _failures(kind, name))
+    except TopologyError:
+        return True
+    return False
+
+
+def _alike(topology: Topology, loads: dict[str, float], kind: str, classes: bool) -> list[list[str]]:
     if kind == "link":
         return cable_classes(topology, loads) if classes else [[name] for name in cables(topology)]
     if kind == "host":

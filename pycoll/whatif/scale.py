@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +167,8 @@ def scaled(
     """One number of ranks, as plain values; runs in other processes too."""
     try:
         part = scenario.on(scenario.topology.first(ranks))
+        here = {part.topology.nodes[node].name for node in part.topology.ranks}
+        part = replace(part, late=tuple(each for each in part.late if each[0] in here))
         if workload is not None:
             step = iterate_in(part, workload, algorithm)
             last = step.choices[-1] if step.choices else None

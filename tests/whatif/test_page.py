@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from pycoll.cli import app
 from pycoll.topology import Topology
-from pycoll.whatif import Fail, Late, Oversubscribe, Slow, Workload, compare, each, iterate, sweep
+from pycoll.whatif import Fail, Late, Oversubscribe, Slow, Workload, compare, each, iterate, scale, sweep
 from pycoll.whatif.iteration import Steps
 from pycoll.whatif.page import document_of, render
 
@@ -35,6 +35,7 @@ def document() -> dict[str, Any]:
         harms=each("two_racks", size="1MiB", changes=[Slow("tor0-tor1", 0.5)]),
         sweep=sweep("two_racks", "tor0-tor1=0.25,1", size="1MiB"),
         steps=steps,
+        scale=scale("two_racks", "2,4,8", size="1MiB", changes=[Late(7, 0.001)]),
     )
 
 
@@ -182,9 +183,10 @@ def test_every_number_shown_is_in_the_document(document: dict[str, Any], tmp_pat
     assert "Uncaught" not in done.stderr
     shown = _Shown()
     shown.feed(done.stdout)
-    for section in ("answer", "machine", "timeline", "curve", "sweep", "harm", "step", "numbers"):
+    for section in ("answer", "machine", "timeline", "curve", "sweep", "scale", "harm", "step", "numbers"):
         assert f'<section id="{section}"' in done.stdout
     assert len(shown.numbers) > 40
+    assert "steps.after.waiting_s" in [path for path, *_ in shown.numbers]
     for path, kind, value, text in shown.numbers:
         found: Any = document
         for key in path.split("."):
@@ -198,6 +200,32 @@ def test_every_number_shown_is_in_the_document(document: dict[str, Any], tmp_pat
     assert [
         word for word in shown.words if re.search(r"\d", word) and word.strip(",:;.()") not in known
     ] == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page in")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_sticks_out_of_the_screen(document: dict[str, Any], tmp_path: Path, width: int) -> None:
+    assert CHROMIUM is not None
+    (tmp_path / "page.html").write_text(render(document))
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        f"""<iframe src="page.html" style="width:{width}px;height:900px;border:0"></iframe><script>
+        onload = () => {{
+          const page = document.querySelector("iframe").contentDocument;
+          const out = [...page.querySelectorAll(".now, .was, .why, main p, main code")].filter((each) =>
+            each.getBoundingClientRect().right > {width} || each.scrollWidth > each.clientWidth + 1);
+          const texts = out.map((each) => each.textContent).join(", ");
+          document.title = `wide ${{page.documentElement.scrollWidth}}, out: ${{texts}}.`;
+        }};
+        </script>"""
+    )
+    command = [
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"),
+        *("--allow-file-access-from-files", "--hide-scrollbars", "--window-size=1400,1000"),
+        *("--virtual-time-budget=5000", "--dump-dom", frame.as_uri()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert f"<title>wide {width}, out: .</title>" in done.stdout
 
 
 def test_steps_as_csv(document: dict[str, Any]) -> None:

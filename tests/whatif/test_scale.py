@@ -98,3 +98,11 @@ def test_the_command() -> None:
     assert all(0 < point["efficiency"] < 1 and math.isfinite(point["time_s"]) for point in points)
     done = CliRunner().invoke(app, ["whatif", "two_racks", "--scale", "2..8", "-s", "1MiB"])
     assert "binding link" in done.stdout
+
+
+def test_a_rank_that_is_left_out_delays_nobody() -> None:
+    found = whatif.scale("two_racks", "4,8", size="1MiB", algorithm="ring", changes=[whatif.Late(7, 0.5)])
+    four, eight = (point.time for point in found.points)
+    assert four == whatif.time("two_racks", "allreduce", "1MiB", group=4, algorithm="ring")
+    assert eight is not None
+    assert eight > 0.5

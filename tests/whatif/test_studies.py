@@ -72,6 +72,10 @@ def test_what_cuts_ranks_off_comes_first() -> None:
     (row,) = hosts.rows
     assert row.outcome is not None
     assert row.outcome.ranks == 24
+    # What cuts off does so whatever it carries: after these changes loads differ from link to link.
+    uneven: list[whatif.Change] = [whatif.Fail("h3"), whatif.Slow("tor0-tor1", 0.5)]
+    alike = whatif.each("two_racks", "link", "allreduce", "1MiB", changes=uneven)
+    assert sorted(len(row.members) for row in alike.rows) == [1, 3, 4]
     one_a_host = whatif.each("two_racks", "host", "allreduce", "1MiB", algorithm="ring")
     assert sorted(name for row in one_a_host.rows for name in row.members) == [f"h{i}" for i in range(8)]
     with pytest.raises(InvalidArgument, match="fail each link, node, switch or host"):

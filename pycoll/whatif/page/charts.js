@@ -100,13 +100,18 @@ function sweepSection() {
     for (const [algorithm, line] of families) {
       const wins = winners.has(algorithm);
       svg.append(s("path", { d: polyline(line.map(([a, b]) => [a, b])), class: "curve", style: `stroke:var(${wins ? "--before" : "--line"});stroke-width:${wins ? 2.5 : 1.5}` }, s("title", {}, algorithm)));
-      const end = line[line.length - 1];
-      if (wins) svg.append(s("text", { x: end[0] - 8, y: end[1] - 9, "text-anchor": "end" }, algorithm));
       for (const [a, b, point, place] of line) {
         if (!wins) continue;
         const here = `sweep.points.${point.index}`, best = point.best.algorithm === algorithm;
         svg.append(dot([a, b], best ? "after" : "before", () => [h("b", {}, point.label, ", ", algorithm), num(`${here}.algorithms.${place}.time_s`, "seconds"), best ? ": the quickest" : ""]));
       }
+    }
+    // Names stand over the ends of their lines; where lines end close together, over one another.
+    const ends = [...families].filter(([algorithm]) => winners.has(algorithm)).map(([algorithm, line]) => ({ algorithm, at: line[line.length - 1] }));
+    let above = Infinity;
+    for (const end of ends.sort((one, other) => other.at[1] - one.at[1])) {
+      above = Math.min(end.at[1] - 9, above - 15);
+      svg.append(s("text", { class: "name", x: end.at[0] - 8, y: above, "text-anchor": "end" }, end.algorithm));
     }
     section.append(h("p", { class: "soft small" }, "Diamonds: the quickest there; grey: algorithms that nowhere are."), svg);
   }
@@ -119,7 +124,8 @@ function scaleSection() {
   if (!scale) return null;
   const points = scale.points.map((point, index) => ({ ...point, index })).filter((point) => point.time_s > 0);
   const section = h("section", { id: "scale" }, h("h2", {}, "On more and more ranks: ", scale.scale));
-  if (points.length < 2) return section;
+  const failed = scale.points.filter((point) => point.error).map((point) => h("p", { class: "soft small" }, num(`scale.points.${scale.points.indexOf(point)}.ranks`, "count"), " ranks: ", point.error));
+  if (points.length < 2) return build(section, {}, failed);
   const xs = points.map((point) => point.ranks), step = points[0].efficiency !== null;
   const ys = points.flatMap((point) => [point.time_s, step ? point.time_s - point.exposed_s : point.bound_s]).filter((value) => value > 0);
   const close = Math.max(...ys) / Math.min(...ys) < 4;
@@ -134,20 +140,22 @@ function scaleSection() {
       ...(step ? ["; exposed ", num(`${here}.exposed_s`, "seconds"), ", efficiency ", num(`${here}.efficiency`, "share")] : ["; bound ", num(`${here}.bound_s`, "seconds")]),
     ]));
   }
-  section.append(h("div", { class: "legend" }, h("span", { class: "key" }, step ? "a step" : "time"), h("span", {}, step ? "dotted: a step whose sending is all hidden" : "dotted: the bound")), svg);
+  section.append(h("div", { class: "legend" }, h("span", { class: "key" }, step ? "a step" : "time"), h("span", {}, step ? "dotted: a step whose sending is all hidden" : "dotted: the bound")), svg, ...failed);
   return section;
 }
 
 function harmSection() {
   const harms = doc.harms;
   if (!harms) return null;
-  const list = h("ol", { class: "harms" });
+  // The worst in sight, the rest a tap away: a machine without symmetry has a class for each link.
+  const many = harms.classes.length > 16;
+  const list = h("ol", { class: "harms" }), rest = many ? h("ol", { class: "harms" }) : list;
   const most = Math.max(1.0001, ...harms.classes.map((row) => row.time_ratio || 1));
   harms.classes.forEach((row, index) => {
     const here = `harms.classes.${index}`, cut = row.time_ratio === null;
     const fill = h("span", { class: "fill" });
     fill.style.width = cut ? "100%" : Math.max(0, (100 * (row.time_ratio - 1)) / (most - 1)) + "%";
-    list.append(h("li", { class: cut ? "cut" : "" }, h("div", { class: "row" },
+    (index < 12 ? list : rest).append(h("li", { class: cut ? "cut" : "" }, h("div", { class: "row" },
       h("strong", {}, cut ? "cut off" : num(`${here}.time_ratio`, "change")),
       cut ? null : h("span", {}, num(`${here}.after.time_s`, "seconds")),
       h("code", {}, harms.which[index]),
@@ -159,7 +167,7 @@ function harmSection() {
   });
   return h("section", { id: "harm" }, h("h2", {}, `Which ${harms.each} matters most`),
     h("p", { class: "soft small" }, "Each of ", num("harms.members", "count"), ` fails in turn, ${harms.changes.length ? "after the changes" : "by itself"}; `, num("harms.size_bytes", "bytes"), " take ", num("harms.before.time_s", "seconds"), ` before, by ${harms.before.way}.`),
-    list, harms.notes.map((note) => h("p", { class: "soft small" }, note)));
+    list, many ? h("details", {}, h("summary", {}, "the others of ", num("harms.classes.length", "count"), " classes"), rest) : null, harms.notes.map((note) => h("p", { class: "soft small" }, note)));
 }
 
 function stepSection() {
@@ -168,7 +176,8 @@ function stepSection() {
   const names = ["before", "after"].filter((name) => steps[name]);
   const section = h("section", { id: "step" }, h("h2", {}, "A training step: ", `${steps.before.workload}, ${steps.before.pattern}`));
   const cards = h("div", { class: "cards" });
-  for (const [key, text, kind] of [["time_s", "a step", "seconds"], ["exposed_s", "communication that nothing hides", "seconds"], ["overlap", "of it hidden by computing", "share"], ["efficiency", "of a step without communication", "share"]]) {
+  const idle = [["bubble_s", "waiting for other stages: the bubble", "seconds"], ["waiting_s", "waiting for the rank that comes last", "seconds"]].filter(([key]) => names.some((name) => steps[name][key] > 0));
+  for (const [key, text, kind] of [["time_s", "a step", "seconds"], ["exposed_s", "communication that nothing hides", "seconds"], ...idle, ["overlap", "of it hidden by computing", "share"], ["efficiency", "of a step without communication", "share"]]) {
     const last = names[names.length - 1];
     cards.append(h("div", { class: "card" }, h("h3", {}, text), h("div", { class: "now" }, num(`steps.${last}.${key}`, kind)),
       names.length > 1 ? h("div", { class: "was" }, "before ", num(`steps.before.${key}`, kind)) : null));

@@ -164,7 +164,9 @@ function machineSection() {
   for (const name of both ? ["before", "after"] : ["before"]) {
     const svg = machineSvg(name);
     svg.style.width = "100%";
-    svg.style.minWidth = Math.round(Math.min(doc.picture[name].width * 0.8, 1500)) + "px";
+    // A little too small to read at ease is better than out of sight; a lot too small is not.
+    const wide = doc.picture[name].width;
+    svg.style.minWidth = wide * 0.6 <= innerWidth - 30 ? 0 : Math.round(Math.min(wide * 0.8, 1500)) + "px";
     svg.style.maxHeight = "min(78vh, 720px)";
     sides.append(h("div", { class: `side ${name}${both ? "" : " alone"}` }, h("h3", {}, both ? { before: "Before", after: "After" }[name] : "The machine"), h("div", { class: "scroll" }, svg)));
   }
