@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from pycoll.cli import app
 from pycoll.errors import InvalidArgument
 from pycoll.topology import Topology
-from pycoll.whatif import Layer, Slow, Workload, iterate, scale
+from pycoll.whatif import Late, Layer, Slow, Workload, iterate, scale, time
 from pycoll.whatif.pipeline import Boundary, one_forward_one_backward, stages_of
 from pycoll.whatif.scale import parse_ranks
 
@@ -101,8 +101,8 @@ def test_the_command() -> None:
 
 
 def test_a_rank_that_is_left_out_delays_nobody() -> None:
-    found = whatif.scale("two_racks", "4,8", size="1MiB", algorithm="ring", changes=[whatif.Late(7, 0.5)])
+    found = scale("two_racks", "4,8", size="1MiB", algorithm="ring", changes=[Late(7, 0.5)])
     four, eight = (point.time for point in found.points)
-    assert four == whatif.time("two_racks", "allreduce", "1MiB", group=4, algorithm="ring")
+    assert four == time("two_racks", "allreduce", "1MiB", group=4, algorithm="ring")
     assert eight is not None
     assert eight > 0.5
