@@ -97,7 +97,10 @@ class Backend final : public c10d::Backend {
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
   const std::string getBackendName() const override { return "pycoll"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  // A copy: torch writes the name and timeout of a group that it splits off into it.
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return c10::make_intrusive<GroupOptions>(*options_);
+  }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // the engine counts by itself
   uint64_t getSequenceNumberForGroup() override { return called_; }
@@ -173,7 +176,7 @@ class Backend final : public c10d::Backend {
   const Rendezvous rendezvous_;  // where groups made from this one meet
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(communicator_);
   std::shared_ptr<GroupWorks> works_ = std::make_shared<GroupWorks>();
-  c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<GroupOptions> options_;
   c10::intrusive_ptr<AsyncWork> coalescing_;  // collects what is called between start- and endCoalescing
   c10::intrusive_ptr<CudaWork> coalescing_on_device_;
   std::optional<c10::Device> coalescing_device_;

@@ -553,18 +553,3 @@ def test_all_to_all_onto_its_own_input(ranks):
             dist.all_to_all([same] * world, [torch.ones(4) for _ in range(world)])
 
     ranks(3, body)
-
-
-def test_gather_single(ranks):
-    """torch 2.14's name; before, only the backend has it."""
-    if not hasattr(dist, "gather_single"):
-        pytest.skip(f"torch {torch.__version__} has no gather_single")
-
-    def body():
-        me, world = dist.get_rank(), dist.get_world_size()
-        out = torch.empty(3 * world) if me == 1 else None
-        dist.gather_single(torch.full((3,), float(me)), out, dst=1)
-        if me == 1:
-            assert out.tolist() == [float(r) for r in range(world) for _ in range(3)]
-
-    ranks(3, body)
