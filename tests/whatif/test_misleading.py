@@ -3,6 +3,8 @@ the topology, another algorithm than was asked for, another number of ranks."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -248,3 +250,54 @@ def test_more_ranks_than_there_are_is_an_error(arguments: str) -> None:
     assert code != 0
     assert printed == ""
     assert "'two racks of four hosts' has 8" in message
+
+
+# ---- a row a measurement, for machines (nccl-tests#120)
+
+
+def table(*arguments: str) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    """The rows of --csv, and the document of --json."""
+    (_, printed, message), (_, document, _) = (run(*arguments, form) for form in ("--csv", "--json"))
+    assert message in ("", "0")
+    return list(csv.DictReader(io.StringIO(printed))), json.loads(document)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "all"])
+def test_a_row_a_size_side_and_algorithm(algorithm: str) -> None:
+    rows, document = table("two_racks", "-s", "1KiB,1MiB", "--slow", "h3=0.5", "-a", algorithm)
+    keys = [(row["size_bytes"], row["side"], row["algorithm"]) for row in rows]
+    assert len(set(keys)) == len(keys) == 2 * len(document["rows"])
+    expected = [
+        (row["size_bytes"], side, row[side]["time_s"], row[side]["busbw_bytes_per_s"])
+        for row in document["rows"]
+        for side in ("before", "after")
+    ]
+    shown = [
+        (int(row["size_bytes"]), row["side"], float(row["time_s"]), float(row["busbw_bytes_per_s"]))
+        for row in rows
+    ]
+    assert shown == expected
+    for row in rows:
+        assert row["topology"] == "two racks of four hosts"
+        assert row["changes"] == "--slow h3=0.5"
+        assert float(row["time_s"]) >= float(row["bound_s"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts", "key"),
+    [
+        ("--each link", "classes", "which"),
+        ("--sweep tor0-tor1=0.5,1,2 -a ring", "points", "value"),
+        ("--scale 2,4,8", "points", "ranks"),
+    ],
+)
+def test_a_row_a_point_of_a_study(arguments: str, parts: str, key: str) -> None:
+    rows, document = table("two_racks", "-s", "64KiB", *arguments.split())
+    assert len({row[key] for row in rows}) == len(rows) == len(document[parts])
+    assert all("time_s" in row for row in rows)
+
+
+def test_a_row_a_collective_of_a_step() -> None:
+    rows, document = table("two_racks", "-w", "1b", "--slow", "h3=0.5", "-a", "ring")
+    sides = [document[side]["transfers"] for side in ("before", "after")]
+    assert [float(row["end"]) for row in rows] == [each["end"] for side in sides for each in side]
