@@ -265,6 +265,10 @@ def whatif(
     if serve:
         if each or sweep or scale or workload or html is not None or png is not None or as_json or as_csv:
             raise InvalidArgument("--serve goes with changes, --collective, --size and --algorithm only")
+        if place not in ("", "packed", "interleaved"):
+            raise InvalidArgument(
+                "--serve goes with --place packed or interleaved; the page cannot name a file"
+            )
         from pycoll.cli.whatif_page import serve_page
 
         serve_page(bind, machine, changes, collective, size, algorithm)

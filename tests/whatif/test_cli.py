@@ -85,6 +85,7 @@ def test_csv_and_json_of_studies() -> None:
         (["--slow", "h0=-1"], "is negative"),
         (["--workload", "1b", "--size", "1MiB"], "no --size"),
         (["--serve", "--scale", "2..8"], "--serve goes with"),
+        (["--serve", "--place", __file__], "the page cannot name a file"),
         (["--algorithm", "rings"], "there is no algorithm 'rings'"),
         (["--collective", "sum"], "there is no collective 'sum'"),
         (["--place", "nowhere.txt"], "packed, interleaved or a file"),

@@ -250,3 +250,44 @@ def test_slowing_links_that_no_route_uses_changes_nothing(
     idle = [link.name for link in before.topology.links if not run.loads.get(link.name)]
     slowed = whatif.apply(before, [whatif.Slow(name, factor) for name in idle])
     assert Evaluator(slowed).run(schedule, "allreduce", 1 << 20).seconds == exactly(run.seconds)
+
+
+FLAT = st.one_of(
+    st.builds(whatif.Slow, st.just("*"), FACTORS),
+    st.builds(whatif.Busy, st.just("*"), st.floats(0, 0.9)),
+    st.builds(whatif.Latency, st.just("*"), st.floats(0, 1e-2)),
+    st.builds(whatif.Fail, st.sampled_from(["node:r1", "node:r3"])),
+    st.builds(whatif.Add, st.just("r0"), st.integers(1, 3)),
+    st.builds(whatif.Late, st.just("r0"), st.floats(0, 1e-2)),
+    st.builds(whatif.Ecmp, st.integers(0, 9)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(5, 9), st.lists(FLAT, max_size=5))
+def test_a_ring_on_a_flat_switch_follows_its_closed_form_through_all_changes(
+    ranks: int, changes: list[Change]
+) -> None:
+    start = Scenario(Topology.flat(ranks, 1e9, latency=1e-5))
+    rate, latency, late = 1e9, 1e-5, 0.0
+    gone = {change.what for change in changes if isinstance(change, whatif.Fail)}
+    if len(gone) < sum(isinstance(change, whatif.Fail) for change in changes):
+        reject()  # it is gone already
+    for change in changes:
+        match change:
+            case whatif.Slow(_, factor):
+                rate *= factor
+            case whatif.Busy(_, share):
+                rate *= 1 - share
+            case whatif.Latency(_, seconds):
+                latency += 2 * seconds  # of a transfer: up and down
+            case whatif.Add(_, count):
+                ranks += count
+            case whatif.Fail():
+                ranks -= 1
+            case whatif.Late(_, seconds):
+                late += seconds
+    scenario = whatif.apply(start, changes)
+    schedule = pycoll.build("ring", collective="allreduce", ranks=ranks)
+    run = Evaluator(scenario).run(schedule, "allreduce", SIZE)
+    assert run.seconds == exactly(late + 2 * (ranks - 1) * (latency + SIZE / ranks / rate))
