@@ -11,6 +11,8 @@ import typer
 from pycoll.cli._app import split
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pycoll import Topology
     from pycoll.whatif import Change, Steps, Study, Workload
 
@@ -150,6 +152,16 @@ def whatif(
     microbatches: Annotated[
         int, typer.Option(min=0, help="Of --pattern pp. Default: 4 a stage.", rich_help_panel=_STUDIES)
     ] = 0,
+    bucket: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of DDP's buckets: 100MiB.", rich_help_panel=_STUDIES)
+    ] = "",
+    order: Annotated[
+        str,
+        typer.Option(
+            help="Of buckets: fifo, or priority: front layers first, and none waits for all (TicTac).",
+            rich_help_panel=_STUDIES,
+        ),
+    ] = "",
     jobs: Annotated[
         int,
         typer.Option("--jobs", "-j", min=0, help="Processes. 0: one a core.", rich_help_panel=_STUDIES),
@@ -261,6 +273,17 @@ def whatif(
             "--flows": [] if flows is None else [str(flows)],
         }
     )
+    step: dict[str, str | int] = {
+        "pattern": pattern,
+        "stages": stages,
+        "microbatches": microbatches,
+        "bucket": bucket,
+        "order": order,
+    }
+    if not workload and any(step.values()):
+        first = next(name for name, value in step.items() if value)
+        raise InvalidArgument(f"--{first} is of a training step: name one with --workload")
+    work = work_of(workload, step) if workload else None
     result: Any
     if serve:
         if each or sweep or scale or workload or html is not None or png is not None or as_json or as_csv:
@@ -288,7 +311,7 @@ def whatif(
                 each,
                 sweep,
                 scale,
-                work_of(workload, pattern, stages, microbatches) if workload else None,
+                work,
             )
         write_page(html, document)
         if as_json:
@@ -304,17 +327,17 @@ def whatif(
                 scale,
                 collective,
                 size or "256MiB",
-                workload=work_of(workload, pattern, stages, microbatches)[0] if workload else None,
+                workload=work[0] if work is not None else None,
                 algorithm=algorithm,
                 changes=changes,
                 study=study,
             )
-    elif workload:
+    elif work is not None:
         if each or sweep:
             raise InvalidArgument("--workload goes with changes, not with --each or --sweep")
         if size:
             raise InvalidArgument("--workload says itself what is sent: no --size")
-        result = steps_of(machine, work_of(workload, pattern, stages, microbatches), changes, algorithm)
+        result = steps_of(machine, work, changes, algorithm)
     elif each or sweep:
         sizes = sizes_of(size or "256MiB")
         if len(sizes) > 1:
@@ -349,25 +372,31 @@ def _show(result: Any, as_json: bool, as_csv: bool, checked: str = "") -> None:
             typer.echo(checked)
 
 
-def work_of(
-    workload: str, pattern: str, stages: int = 0, microbatches: int = 0
-) -> tuple[Workload, float | None]:
-    """The workload of a file, a model's name, or traces between commas, and the seconds that these show."""
+def work_of(workload: str, given: Mapping[str, str | int]) -> tuple[Workload, float | None]:
+    """The workload of a file, a model's name, or traces between commas, and the seconds that these show.
+
+    ``given`` are fields of it that are not to be as the file says, where they are not empty or 0.
+    """
     from dataclasses import replace
 
+    from pycoll import InvalidArgument
+    from pycoll.bench.units import parse_size
     from pycoll.whatif import Workload
 
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value}
     traces = split(workload)
     measured = None
     if all(each.endswith((".json", ".json.gz")) for each in traces):
         from pycoll.whatif.kineto import read_traces
 
+        if changed:
+            raise InvalidArgument(f"--{next(iter(changed))}: the step of a trace is as it was run")
         trace = read_traces(traces)
         work, measured = trace.workload, trace.measured
     else:
         work = Workload.load(workload)
-    given = {"pattern": pattern, "stages": stages, "microbatches": microbatches}
-    changed: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if "bucket" in changed:
+        changed["bucket"] = parse_size(changed["bucket"])
     return replace(work, **changed), measured
 
 

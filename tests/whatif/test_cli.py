@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -84,6 +85,10 @@ def test_csv_and_json_of_studies() -> None:
         (["--sweep", "h0=1..2", "--store", "a.parquet"], "results are kept in SQLite"),
         (["--slow", "h0=-1"], "is negative"),
         (["--workload", "1b", "--size", "1MiB"], "no --size"),
+        (["--order", "priority"], "--order is of a training step: name one with --workload"),
+        (["--workload", "1b", "--order", "lifo"], "fifo or priority, not 'lifo'"),
+        (["--workload", "1b", "--bucket", "big"], "big"),
+        (["--workload", "a.json", "--pattern", "tp"], "the step of a trace is as it was run"),
         (["--serve", "--scale", "2..8"], "--serve goes with"),
         (["--serve", "--place", __file__], "the page cannot name a file"),
         (["--algorithm", "rings"], "there is no algorithm 'rings'"),
@@ -101,3 +106,18 @@ def test_a_picture(tmp_path: Path) -> None:
     assert file.read_bytes().startswith(b"\x89PNG")
     for wrong in (["--each", "link", "-s", "64KiB"], ["-a", "all", "-s", "64KiB"]):
         assert "--png" in refusal("two_racks", *wrong, "--png", str(file))
+
+
+def test_buckets_and_their_order_are_inputs() -> None:
+    def step(*arguments: str) -> dict[str, Any]:
+        document = json.loads(run("two_racks", "-w", "1b", "-a", "ring", *arguments, "--json"))
+        found: dict[str, Any] = document["before"]
+        return found
+
+    usual, large, urgent = step(), step("--bucket", "1GiB"), step("--order", "priority")
+    assert len(large["transfers"]) < len(usual["transfers"]) == len(urgent["transfers"])
+    assert sum(each["bytes"] for each in large["transfers"]) == sum(
+        each["bytes"] for each in usual["transfers"]
+    )
+    assert urgent["time_s"] < usual["time_s"]  # forward begins with the layers whose gradients are there
+    assert large["time_s"] < usual["time_s"]  # on links this slow what counts is how often latency is paid
