@@ -11,7 +11,7 @@ from typing import Any
 from pycoll import _core
 from pycoll.errors import Error, InvalidArgument, Unsupported
 
-_ABI = 2
+_ABI = 3
 
 
 class Options(ctypes.Structure):

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-enum { PYCOLL_CUDA_ABI = 2 };
+enum { PYCOLL_CUDA_ABI = 3 };
 enum { PYCOLL_CUDA_OK = 0, PYCOLL_CUDA_INVALID = 1, PYCOLL_CUDA_UNSUPPORTED = 2, PYCOLL_CUDA_FAILED = 3 };
 enum {
   PYCOLL_CUDA_ONE_SHOT = 0,
@@ -55,6 +55,8 @@ int pycoll_cuda_abort(pycoll_cuda_group* group);
 
 /* Whether what is put on the stream (a cudaStream_t) becomes part of a graph. */
 int pycoll_cuda_capturing(void* stream, int32_t* captures);
+/* The number of the capture that it becomes part of; 0: none. */
+int pycoll_cuda_capture(void* stream, uint64_t* capture);
 /* Lets this thread ask for events also while another one captures a graph. */
 int pycoll_cuda_relax_capture(void);
 
@@ -108,6 +110,26 @@ int pycoll_cuda_run(pycoll_cuda_group* group, int32_t plan, int32_t dtype, int32
 int pycoll_cuda_packets(pycoll_cuda_group* group, int32_t which, int32_t dtype, int32_t op, double factor,
                         const void* input, void* output, uint64_t count, void* stream);
 int pycoll_cuda_packets_limit(pycoll_cuda_group* group, int32_t which, int32_t dtype, uint64_t* count);
+
+/* Messages between ranks. The memory for them is opened by all ranks after pycoll_cuda_connect, its handles
+ * are exchanged as above. Messages from one rank to another are matched in the order of calls, in which they
+ * must be on streams as well; length and tag must be the same at both sides. Those of one call go at once: no
+ * order among them makes ranks wait for each other in a circle. */
+typedef struct {
+  void* data;
+  uint64_t bytes;
+  uint64_t tag;
+  int32_t peer;
+  int32_t sends; /* 0: it is received */
+} pycoll_cuda_message;
+enum { PYCOLL_CUDA_MOST_MESSAGES = 64 }; /* of a call */
+int pycoll_cuda_messages_open(pycoll_cuda_group* group, void* handle);
+int pycoll_cuda_messages_connect(pycoll_cuda_group* group, const void* handles);
+int pycoll_cuda_messages(pycoll_cuda_group* group, const pycoll_cuda_message* messages, int32_t count,
+                         void* stream);
+/* What was wrong with a message, which ended its kernel and no other; an empty text where nothing was. From
+ * any thread. */
+int pycoll_cuda_messages_complaint(pycoll_cuda_group* group, char* text, size_t bytes);
 
 #ifdef __cplusplus
 }

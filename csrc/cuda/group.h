@@ -59,6 +59,10 @@ class Group {
   ~Group();
 
   int ranks() const { return layout_.ranks; }
+  int rank() const { return rank_; }
+  int device() const { return device_; }
+  const uint32_t* aborted() const { return aborted_; }  // of the host's memory, mapped
+  void require_usable() const { require_connected(); }
   Handle handle() const;
   void connect(std::span<const Handle> handles);
   void abort();

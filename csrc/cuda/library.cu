@@ -1,11 +1,13 @@
 // The C interface: checks what comes in, and turns exceptions into a status and a text.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 
 #include "core/error.h"
 #include "cuda/api.h"
+#include "cuda/channels.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/group.h"
 #include "schedule/verify.h"
@@ -13,7 +15,9 @@
 struct pycoll_cuda_group {
   pycoll_cuda_group(const pycoll_cuda_options& options, pycoll::cuda::MemoryKind kind)
       : group(options, kind) {}
+  ~pycoll_cuda_group() { group.abort(); }  // kernels that wait for a peer end before memory goes
   pycoll::cuda::Group group;
+  std::unique_ptr<pycoll::cuda::Channels> channels;
 };
 
 namespace {
@@ -49,6 +53,12 @@ int guarded(const Body& body) {
 Group& of(pycoll_cuda_group* group) {
   if (group == nullptr) throw InvalidArgument("no group was given");
   return group->group;
+}
+
+Channels& channels_of(pycoll_cuda_group* group) {
+  of(group);
+  if (!group->channels) throw InvalidArgument("the group has no messages: pycoll_cuda_messages_open");
+  return *group->channels;
 }
 
 // Of every rank one.
@@ -159,6 +169,53 @@ int pycoll_cuda_capturing(void* stream, int32_t* captures) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     require(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "ask a stream");
     *captures = status != cudaStreamCaptureStatusNone ? 1 : 0;
+  });
+}
+
+int pycoll_cuda_capture(void* stream, uint64_t* capture) {
+  return guarded([&] {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+    require(cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, &id, nullptr, nullptr,
+                                     nullptr, nullptr),
+            "ask a stream");
+#else
+    require(cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream), &status, &id), "ask a stream");
+#endif
+    *capture = status == cudaStreamCaptureStatusNone ? 0 : id;
+  });
+}
+
+int pycoll_cuda_messages_open(pycoll_cuda_group* group, void* handle) {
+  return guarded([&] {
+    auto made = std::make_unique<Channels>(of(group));
+    const Handle own = made->handle();
+    std::memcpy(handle, &own, sizeof(own));
+    group->channels = std::move(made);
+  });
+}
+
+int pycoll_cuda_messages_connect(pycoll_cuda_group* group, const void* handles) {
+  return guarded([&] { channels_of(group).connect(received<Handle>(of(group), handles)); });
+}
+
+int pycoll_cuda_messages(pycoll_cuda_group* group, const pycoll_cuda_message* messages, int32_t count,
+                         void* stream) {
+  return guarded([&] {
+    std::vector<Message> made;
+    for (const pycoll_cuda_message& m : std::span(messages, static_cast<size_t>(std::max(count, 0))))
+      made.push_back({static_cast<char*>(m.data), m.bytes, m.tag, m.peer, m.sends});
+    channels_of(group).run(made, static_cast<cudaStream_t>(stream));
+  });
+}
+
+int pycoll_cuda_messages_complaint(pycoll_cuda_group* group, char* text, size_t bytes) {
+  return guarded([&] {
+    const std::string said = group->channels ? group->channels->complaint() : std::string();
+    if (bytes == 0) return;
+    std::strncpy(text, said.c_str(), bytes - 1);
+    text[bytes - 1] = '\0';
   });
 }
 

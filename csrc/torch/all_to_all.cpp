@@ -35,10 +35,6 @@ std::vector<int64_t> rows_by_rank(const at::Tensor& tensor, std::vector<int64_t>
   return splits;
 }
 
-bool all_equal(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
-  return a == b && std::equal(a.begin() + 1, a.end(), a.begin());
-}
-
 // Whether a byte of some output, but for what a rank keeps in place, is one of an input as well.
 template <class Messages>
 bool overlap(const Messages& sends, const Messages& receives) {
@@ -90,13 +86,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
     const auto input_rows = rows_by_rank(input, input_splits, getSize(), "input");
     const auto output_rows = rows_by_rank(output, output_splits, getSize(), "output");
     Launch launch(kAllToAllBase, input, &enter_device_);
-    const bool on_device = !input.device().is_cpu();
-    const bool even =
-        on_device ? all_equal(input_rows, output_rows) : input_splits.empty() && output_splits.empty();
-    if (on_device && !even)
-      throw Unsupported(c10::str("pycoll ", kAllToAllBase.name(), " of tensors on ", input.device(),
-                                 " supports no uneven split sizes; move them with .cpu(), or give CUDA "
-                                 "tensors to NCCL: init_process_group(\"cpu:pycoll,cuda:nccl\")"));
+    const bool even = input_splits.empty() && output_splits.empty();  // alike on all ranks
     if (even) {
       require(input.numel() == output.numel(), kAllToAllBase,
               c10::str("input and output must have as many elements, got ", input.numel(), " and ",
@@ -119,7 +109,10 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
     };
     const auto sends = cut(input, const_cast<void*>(launch.read(input)), input_rows);
     const auto receives = cut(output, launch.write(output), output_rows);
-    return exchange(std::move(launch), sends, receives, dtype_of(input, kAllToAllBase, false), output, opts);
+    const DType dtype = dtype_of(input, kAllToAllBase, false);
+    if (!launch.device().is_cpu())
+      return exchange_on_device(std::move(launch), sends, receives, dtype, output, opts);
+    return exchange(std::move(launch), sends, receives, dtype, output, opts);
   });
 }
 
@@ -129,21 +122,6 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
       require(list->size() == size_t(getSize()), kAllToAll,
               c10::str("a list must hold a tensor for each of ", getSize(), " ranks, got ", list->size()));
     Launch launch(kAllToAll, inputs, &enter_device_);
-    if (!inputs[0].device().is_cpu()) {
-      for (const Tensors* list : {&outputs, &inputs})
-        for (const at::Tensor& tensor : *list) {
-          require_same_dtype(inputs[0], tensor, kAllToAll);
-          if (tensor.numel() != inputs[0].numel())
-            throw Unsupported(c10::str("pycoll ", kAllToAll.name(), " of tensors on ", inputs[0].device(),
-                                       " supports tensors of one size only; move them with .cpu(), or give "
-                                       "CUDA tensors to NCCL: init_process_group(\"cpu:pycoll,cuda:nccl\")"));
-        }
-      CollectiveCall& call =
-          launch.add(CollectiveKind::AllToAll, inputs[0], size_t(inputs[0].numel()), opts.timeout);
-      call.input = launch.read_all(inputs);
-      call.output = launch.write_all(outputs);
-      return start(launch, opts.asyncOp, outputs);
-    }
     std::vector<Message> sends, receives;
     for (const at::Tensor& input : inputs) {
       require_same_dtype(inputs[0], input, kAllToAll);
@@ -153,7 +131,10 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
       require_same_dtype(inputs[0], output, kAllToAll);
       receives.push_back({launch.write(output), output.nbytes()});
     }
-    return exchange(std::move(launch), sends, receives, dtype_of(inputs[0], kAllToAll, false), outputs, opts);
+    const DType dtype = dtype_of(inputs[0], kAllToAll, false);
+    if (!launch.device().is_cpu())
+      return exchange_on_device(std::move(launch), sends, receives, dtype, outputs, opts);
+    return exchange(std::move(launch), sends, receives, dtype, outputs, opts);
   });
 }
 
@@ -215,6 +196,45 @@ Backend::WorkPtr Backend::exchange(Launch launch, std::vector<Message> sends,
     throw;
   }
   return finish(std::move(work), opts.asyncOp);
+}
+
+// The same of CUDA tensors: the kernel that receives finds out whether the ranks agree.
+Backend::WorkPtr Backend::exchange_on_device(Launch launch, std::vector<Message> sends,
+                                             const std::vector<Message>& receives, DType dtype,
+                                             at::TensorList results, const c10d::AllToAllOptions& opts) {
+  const int rank = getRank(), ranks = getSize();
+  require_one_device(launch);
+  require(disjoint(receives), launch.what(), "outputs share memory with each other; give each its own");
+  const auto bytes = at::TensorOptions().dtype(at::kByte).device(launch.device());
+  const auto seen = [&](const Message& message) {
+    return at::from_blob(message.data, {int64_t(message.bytes)}, bytes);
+  };
+  if (overlap(sends, receives)) {
+    size_t total = 0;
+    for (const Message& send : sends) total += send.bytes;
+    at::Tensor copy = launch.scratch(int64_t(total), bytes);
+    int64_t next = 0;
+    for (Message& send : sends) {
+      if (send.bytes == 0) continue;
+      at::Tensor part = copy.narrow(0, next, int64_t(send.bytes));
+      part.copy_(seen(send));
+      send.data = part.mutable_data_ptr();
+      next += int64_t(send.bytes);
+    }
+  }
+  const Message &kept = sends[size_t(rank)], &into = receives[size_t(rank)];
+  require(kept.bytes == into.bytes, launch.what(),
+          c10::str("this rank sends itself ", kept.bytes, " bytes, but expects ", into.bytes));
+  if (kept.bytes > 0) seen(into).copy_(seen(kept));
+  const uint64_t tag = kExchangeTag | uint64_t(dtype);  // as messages between ranks they must be alike in it
+  CudaMessages messages;
+  for (int step = 1; step < ranks; ++step) {
+    const int to = (rank + step) % ranks, from = (rank - step + ranks) % ranks;
+    messages.push_back({sends[size_t(to)].data, sends[size_t(to)].bytes, tag, to, 1});
+    messages.push_back({receives[size_t(from)].data, receives[size_t(from)].bytes, tag, from, 0});
+  }
+  ++called_;
+  return start_on_device(launch, opts.asyncOp, results, messages, opts.timeout);
 }
 
 }  // namespace pycoll::torch_adapter

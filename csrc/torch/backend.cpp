@@ -33,7 +33,7 @@ Backend::Backend(Joined joined, Rendezvous rendezvous, std::shared_ptr<const Acc
       accelerator_(std::move(accelerator)),
       enter_device_([this](c10::Device device, const TorchCall& what) {
         const auto gpus = open_gpus(device, what.name());
-        gpus->follow_current_stream();
+        gpus->follow_current_stream(gpus->stream());
         return gpus->stream();
       }),
       process_(getpid()) {
@@ -195,7 +195,7 @@ Backend::WorkPtr Backend::endCoalescing() {
   work->seal();
   if (!coalescing_on_device_) return work;
   auto on_device = std::exchange(coalescing_on_device_, nullptr);
-  on_device->seal();
+  seal_on_device(*on_device);
   return on_device;
 }
 
@@ -205,7 +205,8 @@ void Backend::give_up_coalescing() noexcept {
   try {
     std::exchange(coalescing_, nullptr)->seal();
     if (const auto on_device = std::exchange(coalescing_on_device_, nullptr)) {
-      on_device->seal();
+      kept_messages_.clear();  // none was sent
+      seal_on_device(*on_device);
       on_device->follow();
     }
   } catch (const std::exception& e) {

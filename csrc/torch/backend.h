@@ -94,6 +94,7 @@ class Backend final : public c10d::Backend {
                                            const c10::intrusive_ptr<Options>& opts) override;
 
   // backend.cpp
+  bool supportsCoalescing() const override { return true; }  // of batch_isend_irecv
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
   const std::string getBackendName() const override { return "pycoll"; }
@@ -147,7 +148,12 @@ class Backend final : public c10d::Backend {
   WorkPtr start(Launch& launch, bool async, at::TensorList results);
   std::shared_ptr<CudaGroup> gpus() const;  // null before the first call on CUDA tensors
   std::shared_ptr<CudaGroup> open_gpus(c10::Device device, const char* what);
-  WorkPtr start_on_device(Launch& launch, bool async, at::TensorList results);
+  using CudaMessages = std::vector<pycoll_cuda_message>;
+  WorkPtr start_on_device(Launch& launch, bool async, at::TensorList results,
+                          const CudaMessages& messages = {}, std::chrono::milliseconds limit = kNoTimeout);
+  WorkPtr finish_on_device(c10::intrusive_ptr<CudaWork> work, bool async, std::exception_ptr error);
+  WorkPtr message_on_device(const TorchCall& what, Tensors& tensors, bool sends, int peer, int tag);
+  void seal_on_device(CudaWork& work);
   void wait_for_gpus(const c10d::BarrierOptions& opts);
   // Notes the call in the flight recorder, where there is one. `called`: the collective's number.
   void note(Launch& launch, at::TensorList results, uint64_t called);
@@ -170,6 +176,8 @@ class Backend final : public c10d::Backend {
                                            const c10::intrusive_ptr<Options>& opts);
   WorkPtr exchange(Launch launch, std::vector<Message> sends, const std::vector<Message>& receives,
                    DType dtype, at::TensorList results, const c10d::AllToAllOptions& opts);
+  WorkPtr exchange_on_device(Launch launch, std::vector<Message> sends, const std::vector<Message>& receives,
+                             DType dtype, at::TensorList results, const c10d::AllToAllOptions& opts);
 
   std::shared_ptr<Communicator> communicator_;
   KnownPeers::Lesson peers_;
@@ -179,6 +187,13 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<GroupOptions> options_;
   c10::intrusive_ptr<AsyncWork> coalescing_;  // collects what is called between start- and endCoalescing
   c10::intrusive_ptr<CudaWork> coalescing_on_device_;
+  bool collects_on_device_ = false;  // collectives too, not messages alone
+  struct KeptMessage {
+    pycoll_cuda_message message;
+    Launch launch;
+    Tensors tensors;
+  };
+  std::vector<KeptMessage> kept_messages_;
   std::optional<c10::Device> coalescing_device_;
   bool coalescing_failed_ = false;
   const std::shared_ptr<const Accelerator> accelerator_;

@@ -4,16 +4,19 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/communicator.h"
 #include "torch/cuda_library.h"
+#include "torch/cuda_stream.h"
 #include "torch/cuda_watchdog.h"
 
 namespace pycoll::torch_adapter {
@@ -25,43 +28,69 @@ class CudaGroup {
   ~CudaGroup();
 
   c10::Device device() const { return device_; }
-  c10::Stream stream() const { return stream_; }
+  c10::Stream stream() const { return stream_->stream(); }
   c10::Stream current_stream() const { return guard_.getStream(device_); }
   CudaWatchdog& watchdog() { return *watchdog_; }
 
-  // Makes the group's stream wait for what is on the current one by now.
-  void follow_current_stream();
+  // Makes one of the group's streams wait for what is on the current one by now. Throws why the group cannot
+  // be used with a rank, or, without, with any.
+  void follow_current_stream(const c10::Stream& stream, std::optional<int> peer = std::nullopt);
   // Puts a collective on the group's stream. Unsupported for what the kernels do not have.
   void run(const CollectiveCall& call);
-  // Whether what is put on the group's stream now becomes part of a graph.
-  bool capturing() const { return captures(stream_handle_); }
+  // Whether what is put on a stream of the group now becomes part of a graph.
+  bool capturing(const c10::Stream& stream) { return captures(handle_of(stream)); }
+
+  // Messages. Those that go one by one have a stream for each peer and direction, so that none waits for
+  // another; those that go at once have one.
+  c10::Stream message_stream(int peer, bool sends);
+  c10::Stream batch_stream();
+  // Puts messages on a stream, all at once and after those before of the same peers and directions.
+  // Unsupported where the group has none.
+  void put(std::span<const pycoll_cuda_message> messages, const c10::Stream& stream);
+  // Makes a stream wait for what is on another by now.
+  void join(const c10::Stream& stream, const c10::Stream& after);
 
   // Waits for this rank's works, and for what other ranks still do with this rank's memory; frees everything.
   void leave(Nanoseconds limit);
 
  private:
-  template <class Step>
-  std::vector<std::string> together(const Step& step);
+  std::vector<std::string> together(const std::function<std::string()>& step);
   void open(const Accelerator& accelerator);
+  void open_messages();
   void free();
   bool captures(void* stream) const;
   void stop_kernels();
   void require_open() const;
+  const CudaStream& special_stream(int number);  // by channel, or kBatch
+  void* handle_of(const c10::Stream& stream);
+  uint64_t capture_of(const c10::Stream& stream);
+  std::string complaint();
   std::optional<int> small_kernel(const CollectiveCall& call) const;
   int32_t plan(CollectiveKind kind, int root);
 
   const std::shared_ptr<Communicator> communicator_;
   const c10::Device device_;
   const c10::impl::VirtualGuardImpl guard_;
-  const c10::Stream stream_;
+  const std::function<void*(const c10::Stream&)> native_handle_;
   std::shared_ptr<const CudaLibrary> library_;
-  void* stream_handle_ = nullptr;
+  std::unique_ptr<CudaStream> stream_;
 
   std::mutex mutex_;        // one thread at a time uses the group
   std::mutex abort_mutex_;  // which any thread may
   pycoll_cuda_group* group_ = nullptr;
   c10::Event called_;
   std::map<std::pair<CollectiveKind, int>, int32_t> plans_;  // by root
+
+  // Where the last messages of a channel were put, which those after must follow.
+  struct LastUse {
+    c10::Event end;
+    c10::Stream stream;
+    uint64_t capture;
+  };
+  std::string why_no_messages_;
+  std::mutex streams_mutex_;
+  std::map<int, std::unique_ptr<CudaStream>> special_streams_;
+  std::map<int, LastUse> last_uses_;  // by channel
   std::unique_ptr<CudaWatchdog> watchdog_;
 };
 

@@ -39,6 +39,11 @@ CudaLibrary::CudaLibrary(const std::string& path) {
   find(library, "pycoll_cuda_packets_limit", packets_limit);
   find(library, "pycoll_cuda_capturing", capturing);
   find(library, "pycoll_cuda_relax_capture", relax_capture);
+  find(library, "pycoll_cuda_capture", capture);
+  find(library, "pycoll_cuda_messages_open", messages_open);
+  find(library, "pycoll_cuda_messages_connect", messages_connect);
+  find(library, "pycoll_cuda_messages", messages);
+  find(library, "pycoll_cuda_messages_complaint", messages_complaint);
 }
 
 void CudaLibrary::check(int status) const {

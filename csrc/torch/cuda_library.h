@@ -37,6 +37,11 @@ class CudaLibrary {
   decltype(&pycoll_cuda_packets_limit) packets_limit;
   decltype(&pycoll_cuda_capturing) capturing;
   decltype(&pycoll_cuda_relax_capture) relax_capture;
+  decltype(&pycoll_cuda_capture) capture;
+  decltype(&pycoll_cuda_messages_open) messages_open;
+  decltype(&pycoll_cuda_messages_connect) messages_connect;
+  decltype(&pycoll_cuda_messages) messages;
+  decltype(&pycoll_cuda_messages_complaint) messages_complaint;
 
  private:
   decltype(&pycoll_cuda_error) error_;

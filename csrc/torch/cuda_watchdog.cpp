@@ -38,20 +38,25 @@ CudaWatchdog::~CudaWatchdog() {
 
 void CudaWatchdog::watch(c10::intrusive_ptr<CudaWork> work) {
   const std::lock_guard lock(mutex_);
-  ++called_;
-  last_call_ = work->name();
   if (failure_) work->set_error(failure_);
-  works_.push_back(std::move(work));
+  for (const int peer : work->peers()) ++peers_[size_t(peer)].messages_called;
+  if (work->peers().empty()) {
+    ++called_;
+    last_call_ = work->name();
+    works_.push_back(std::move(work));
+  } else {
+    messages_.push_back(std::move(work));
+  }
   changed_.notify_all();
 }
 
-void CudaWatchdog::require_usable() {
+void CudaWatchdog::require_usable(std::optional<int> peer) {
   std::string gone;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     for (size_t r = 0; r < peers_.size(); ++r)
-      if (peers_[r].lost && gone.empty())
+      if (peers_[r].lost && gone.empty() && peer.value_or(int(r)) == int(r))
         gone = "rank " + std::to_string(r) +
                (peers_[r].left ? " has left the group" : " is gone: its process exited or was killed");
   }
@@ -73,6 +78,7 @@ void CudaWatchdog::set_failure(const std::string& reason) {
     if (failure_) return;
     failure_ = std::make_exception_ptr(Aborted(reason));
     for (const auto& work : works_) work->set_error(failure_);
+    for (const auto& work : messages_) work->set_error(failure_);
   }
   hooks_.stop_kernels();
   changed_.notify_all();
@@ -95,8 +101,12 @@ bool CudaWatchdog::wait_until(std::optional<Nanoseconds> limit, const Condition&
   return met;
 }
 
-bool CudaWatchdog::wait_for_all(std::optional<Nanoseconds> limit) {
+bool CudaWatchdog::wait_for_collectives(std::optional<Nanoseconds> limit) {
   return wait_until(limit, [this] { return works_.empty(); });
+}
+
+bool CudaWatchdog::wait_for_all(std::optional<Nanoseconds> limit) {
+  return wait_until(limit, [this] { return works_.empty() && messages_.empty(); });
 }
 
 bool CudaWatchdog::wait_for(const CudaWork& work, std::optional<Nanoseconds> limit) {
@@ -115,6 +125,7 @@ void CudaWatchdog::leave(Nanoseconds limit) {
       std::string late;
       {
         const std::lock_guard lock(mutex_);
+        if (!messages_.empty()) late = messages_.front()->name();
         if (!works_.empty()) late = works_.front()->name();
       }
       if (!late.empty())
@@ -127,7 +138,9 @@ void CudaWatchdog::leave(Nanoseconds limit) {
         if (r != communicator_->rank()) send(r, Kind::Goodbye);
       wait_until(left(), [this] {
         for (size_t r = 0; r < peers_.size(); ++r)
-          if (int(r) != communicator_->rank() && !peers_[r].lost && peers_[r].ended < ended_) return false;
+          if (int(r) != communicator_->rank() && !peers_[r].lost &&
+              (peers_[r].ended < ended_ || peers_[r].messages_ended_there < peers_[r].messages_called))
+            return false;
         return true;
       });
     }
@@ -159,15 +172,19 @@ void CudaWatchdog::watch_over() {
   while (!stop_) {
     lock.unlock();
     read_mail();
-    const bool some_ended = let_go_of_ended();
+    look_for_complaints();
+    const bool collectives_ended = let_go_of_ended(), messages_ended = let_go_of_messages();
+    const bool some_ended = collectives_ended || messages_ended;
+    if (some_ended) answer_leaving();
     judge();
     lock.lock();
     if (some_ended) changed_.notify_all();
-    const Nanoseconds nap = waiting_ > 0     ? Nanoseconds(kShortNap)
-                            : works_.empty() ? Nanoseconds(kIdleNap)
-                                             : Nanoseconds(kNap);
-    const bool idle = works_.empty() && waiting_ == 0;
-    changed_.wait_for(lock, nap, [&] { return stop_ || waiting_ > 0 || (idle && !works_.empty()); });
+    const auto none = [this] { return works_.empty() && messages_.empty(); };
+    const Nanoseconds nap = waiting_ > 0 ? Nanoseconds(kShortNap)
+                            : none()     ? Nanoseconds(kIdleNap)
+                                         : Nanoseconds(kNap);
+    const bool idle = none() && waiting_ == 0;
+    changed_.wait_for(lock, nap, [&] { return stop_ || waiting_ > 0 || (idle && !none()); });
     if (waiting_ > 0 && !stop_) {  // not at once: what is waited for takes a while
       lock.unlock();
       std::this_thread::sleep_for(kShortNap);
@@ -217,12 +234,15 @@ void CudaWatchdog::take(int peer, const Note& note) {
     Peer& from = peers_[size_t(peer)];
     from.called = note.called;
     from.ended = note.ended;
+    from.messages_ended_there = note.received;
     from.last.assign(note.last_call, ::strnlen(note.last_call, sizeof(note.last_call)));
     if (note.kind == Kind::Answer) from.answered = true;
     if (note.kind == Kind::Goodbye) {
       from.left = true;
       from.waits_for = note.ended;
-      answer = ended_ >= note.ended;  // else it is told when that is so
+      from.waits_for_messages = note.sent;
+      // Else it is told when that is so.
+      answer = ended_ >= note.ended && from.messages_ended >= note.sent;
     }
   }
   changed_.notify_all();
@@ -254,12 +274,35 @@ void CudaWatchdog::send(int peer, Kind kind) {
     const std::lock_guard lock(mutex_);
     note->called = called_;
     note->ended = ended_;
+    note->sent = peers_[size_t(peer)].messages_called;
+    note->received = peers_[size_t(peer)].messages_ended;
     std::strncpy(note->last_call, last_call_.c_str(), sizeof(note->last_call) - 1);
   }
   try {
     communicator_->send(note.get(), sizeof(Note), peer, kWatchTag, kToSend)->on_done([note] {});
   } catch (const Error&) {  // it is gone, or the group is: its receive says so
   }
+}
+
+// Before works are said to have ended well.
+void CudaWatchdog::look_for_complaints() {
+  {
+    const std::lock_guard lock(mutex_);
+    if ((works_.empty() && messages_.empty()) || failure_) return;
+  }
+  const std::string complaint = hooks_.complaint();
+  if (!complaint.empty()) fail(complaint);
+}
+
+// Also where the GPU has failed, which all that follows has as well.
+bool CudaWatchdog::has_ended(const CudaWork& work) {
+  try {
+    if (!work.has_ended()) return false;
+  } catch (const std::exception& e) {
+    fail(std::string("the GPU failed in or before ") + work.name() + ": " + e.what());
+  }
+  look_for_complaints();
+  return true;
 }
 
 bool CudaWatchdog::let_go_of_ended() {
@@ -271,11 +314,7 @@ bool CudaWatchdog::let_go_of_ended() {
       if (works_.empty()) break;
       first = works_.front();
     }
-    try {
-      if (!first->has_ended()) break;
-    } catch (const std::exception& e) {  // an error of the GPU, which all that follows has as well
-      fail(std::string("the GPU failed in or before ") + first->name() + ": " + e.what());
-    }
+    if (!has_ended(*first)) break;
     {
       const std::lock_guard lock(mutex_);
       works_.pop_front();
@@ -285,18 +324,45 @@ bool CudaWatchdog::let_go_of_ended() {
     first->settle();  // without the lock: letting tensors go may take the GIL
     some_ended = true;
   }
-  if (!some_ended) return false;
+  return some_ended;
+}
+
+bool CudaWatchdog::let_go_of_messages() {
+  std::vector<c10::intrusive_ptr<CudaWork>> works, ended;
+  {
+    const std::lock_guard lock(mutex_);
+    works = messages_;
+  }
+  for (auto& work : works)
+    if (has_ended(*work)) ended.push_back(work);
+  if (ended.empty()) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& work : ended) {
+      std::erase(messages_, work);
+      for (const int peer : work->peers()) ++peers_[size_t(peer)].messages_ended;
+    }
+  }
+  for (const auto& work : ended) work->settle();
+  return true;
+}
+
+// Tells those who leave that this rank has come so far as they wait for.
+void CudaWatchdog::answer_leaving() {
   std::vector<int> leaving;
   {
     const std::lock_guard lock(mutex_);
-    for (size_t r = 0; r < peers_.size(); ++r)
-      if (peers_[r].left && !peers_[r].lost && peers_[r].waits_for != 0 && ended_ >= peers_[r].waits_for) {
-        peers_[r].waits_for = 0;
-        leaving.push_back(int(r));
-      }
+    for (size_t r = 0; r < peers_.size(); ++r) {
+      Peer& peer = peers_[r];
+      const bool waits = peer.waits_for != 0 || peer.waits_for_messages != 0;
+      if (!peer.left || peer.lost || !waits || ended_ < peer.waits_for ||
+          peer.messages_ended < peer.waits_for_messages)
+        continue;
+      peer.waits_for = peer.waits_for_messages = 0;
+      leaving.push_back(int(r));
+    }
   }
   for (const int peer : leaving) send(peer, Kind::Answer);
-  return true;
 }
 
 // Whether the works under way can end.
@@ -305,15 +371,14 @@ void CudaWatchdog::judge() {
   std::string reason;
   {
     const std::lock_guard lock(mutex_);
-    if (works_.empty() || failure_) return;
-    const CudaWork& first = *works_.front();
+    if (failure_) return;
+    reason = why_messages_cannot_end();
+    if (reason.empty() && works_.empty()) return;
     const auto now = Clock::now();
     for (size_t r = 0; r < peers_.size() && reason.empty(); ++r)
       if (peers_[r].lost && now - peers_[r].lost_at > kToEndAlone)
-        reason = std::string(first.name()) + " cannot end: rank " + std::to_string(r) +
-                 (peers_[r].left ? " has left the group" : " is gone, its process exited or was killed") +
-                 ". Look at that rank's own output for the cause.";
-    if (reason.empty() && now >= first.deadline()) {
+        reason = std::string(works_.front()->name()) + why_gone(int(r));
+    if (reason.empty() && now >= works_.front()->deadline()) {
       bool all_answered = true;
       for (size_t r = 0; r < peers_.size(); ++r) {
         if (int(r) == communicator_->rank() || peers_[r].lost) continue;
@@ -324,11 +389,34 @@ void CudaWatchdog::judge() {
         all_answered &= peers_[r].answered;
       }
       if (!asked_) asked_ = now;
-      if (all_answered || now - *asked_ > kToAnswer) reason = verdict(first);
+      if (all_answered || now - *asked_ > kToAnswer) reason = verdict(*works_.front());
     }
   }
   for (const int peer : to_ask) send(peer, Kind::Question);
   if (!reason.empty()) fail(reason);
+}
+
+std::string CudaWatchdog::why_gone(int peer) const {
+  return " cannot end: rank " + std::to_string(peer) +
+         (peers_[size_t(peer)].left ? " has left the group" : " is gone, its process exited or was killed") +
+         ". Look at that rank's own output for the cause.";
+}
+
+std::string CudaWatchdog::why_messages_cannot_end() const {
+  const auto now = Clock::now();
+  for (const auto& work : messages_) {
+    std::string with;
+    for (const int r : work->peers()) {
+      if (peers_[size_t(r)].lost && now - peers_[size_t(r)].lost_at > kToEndAlone)
+        return std::string(work->name()) + why_gone(r);
+      with += (with.empty() ? "rank " : ", ") + std::to_string(r);
+    }
+    if (now >= work->deadline())
+      return std::string(work->name()) + " of CUDA tensors timed out after " +
+             c10::str(std::chrono::duration<double>(now - work->started()).count()) +
+             " s: is there a call of " + with + " for it?";
+  }
+  return {};
 }
 
 std::string CudaWatchdog::verdict(const CudaWork& late) const {

@@ -21,22 +21,24 @@ namespace pycoll::torch_adapter {
 class CudaWatchdog {
  public:
   struct Hooks {
-    std::function<void()> begin;         // called once on the watchdog's thread
-    std::function<void()> stop_kernels;  // ends the waits of kernels; from any thread
+    std::function<void()> begin;             // called once on the watchdog's thread
+    std::function<void()> stop_kernels;      // ends the waits of kernels; from any thread
+    std::function<std::string()> complaint;  // what was wrong with a message; empty: nothing
   };
 
   CudaWatchdog(std::shared_ptr<Communicator> communicator, Hooks hooks);
   ~CudaWatchdog();
 
-  // A work whose end has been put on the group's stream, after those watched before.
+  // A work whose end has been put on a stream; a collective's on the group's, after those watched before.
   void watch(c10::intrusive_ptr<CudaWork> work);
 
-  // Throws why the group cannot be used, if so: it failed, or a rank of it is gone.
-  void require_usable();
+  // Throws why the group cannot be used, if so: it failed, or a rank of it is gone; of one rank's if given.
+  void require_usable(std::optional<int> peer = std::nullopt);
   // Ends all works, on every rank.
   void fail(const std::string& reason);
 
   // Whether works have ended by then; throws why the group failed.
+  bool wait_for_collectives(std::optional<Nanoseconds> limit);
   bool wait_for_all(std::optional<Nanoseconds> limit);
   bool wait_for(const CudaWork& work, std::optional<Nanoseconds> limit);
 
@@ -52,7 +54,8 @@ class CudaWatchdog {
   struct Note {
     Kind kind;
     uint32_t reserved;
-    uint64_t called, ended;  // works so far
+    uint64_t called, ended;   // collectives so far
+    uint64_t sent, received;  // works with messages for the one who is told so far, and such that have ended
     char last_call[40];
   };
 
@@ -63,7 +66,10 @@ class CudaWatchdog {
     std::string last;
     bool answered = false, left = false, lost = false;
     Clock::time_point lost_at{};
-    uint64_t waits_for = 0;  // it leaves once this rank has ended so many
+    // It leaves once this rank has ended so many.
+    uint64_t waits_for = 0, waits_for_messages = 0;
+    // Works with messages that this rank has called and ended, and that the peer has ended.
+    uint64_t messages_called = 0, messages_ended = 0, messages_ended_there = 0;
   };
 
   // Set by callbacks of the engine, which may come after the watchdog is gone.
@@ -79,9 +85,16 @@ class CudaWatchdog {
   void take(int peer, const Note& note);
   void lose(int peer, std::exception_ptr error);
   void send(int peer, Kind kind);
+  void look_for_complaints();
   bool let_go_of_ended();
+  bool let_go_of_messages();
+  bool has_ended(const CudaWork& work);
+  void answer_leaving();
   void judge();
-  std::string verdict(const CudaWork& late) const;  // with the lock
+  // With the lock.
+  std::string verdict(const CudaWork& late) const;
+  std::string why_messages_cannot_end() const;
+  std::string why_gone(int peer) const;
   void set_failure(const std::string& reason);
   template <class Condition>
   bool wait_until(std::optional<Nanoseconds> limit, const Condition& condition);
@@ -93,6 +106,7 @@ class CudaWatchdog {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<CudaWork>> works_;  // as they follow each other on the stream
+  std::vector<c10::intrusive_ptr<CudaWork>> messages_;
   std::vector<Peer> peers_;
   std::exception_ptr failure_;
   std::string last_call_;

@@ -27,15 +27,17 @@ void CudaWork::release_resources() {
   launches_.clear();
 }
 
-void CudaWork::take(Launch&& launch, at::TensorList results) {
+void CudaWork::take(Launch&& launch, at::TensorList results, std::optional<int> peer) {
+  if (peer) peers_.push_back(*peer);
   flights_.push_back(std::move(launch.flight));
   launches_.push_back(std::move(launch));
   results_.insert(results_.end(), results.begin(), results.end());
 }
 
-void CudaWork::seal() {
-  end_.record(group_->stream());
-  captured_ = group_->capturing();
+void CudaWork::seal(const c10::Stream& stream) {
+  stream_ = stream;
+  end_.record(stream);
+  captured_ = group_->capturing(stream);
   if (recordFunctionEndCallback_) recordFunctionEndCallback_();
   if (captured_)
     for (FlightEntry& flight : flights_) flight.done();
@@ -118,7 +120,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CudaWork::getFuture() {
     if (error_) {
       future_->setError(error_);
     } else {  // with an event on the group's stream, for which whoever uses the value waits
-      const c10::StreamGuard there(group_->stream());
+      const c10::StreamGuard there(*stream_);
       future_->markCompleted(c10::IValue(results_));
     }
   }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -23,9 +24,10 @@ class CudaWork final : public c10d::Work {
   CudaWork(int rank, const Launch& launch, uint64_t sequence, std::shared_ptr<CudaGroup> group,
            std::chrono::milliseconds timeout);
 
-  void take(Launch&& launch, at::TensorList results);
-  void seal();    // after the last call was put on the stream
-  void follow();  // makes the current stream wait for the end
+  // `peer`: whom a message goes to or comes from.
+  void take(Launch&& launch, at::TensorList results, std::optional<int> peer = std::nullopt);
+  void seal(const c10::Stream& stream);  // after the last call was put on it
+  void follow();                         // makes the current stream wait for the end
 
   bool isCompleted() override;
   bool isSuccess() const override { return !exception(); }
@@ -42,6 +44,8 @@ class CudaWork final : public c10d::Work {
 
   // For the watchdog.
   const char* name() const { return name_; }
+  // Of messages; none: a collective of all ranks, on the group's stream.
+  const std::vector<int>& peers() const { return peers_; }
   std::chrono::steady_clock::time_point started() const { return started_; }
   std::chrono::steady_clock::time_point deadline() const { return started_ + timeout_; }
   bool has_ended() const { return end_.query(); }
@@ -59,6 +63,8 @@ class CudaWork final : public c10d::Work {
   const std::chrono::milliseconds timeout_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   c10::Event end_;
+  std::optional<c10::Stream> stream_;
+  std::vector<int> peers_;
   std::atomic<bool> sealed_{false};
   bool captured_ = false;  // in a graph: it ends at every replay, and never outside of one
   std::vector<at::Tensor> results_;

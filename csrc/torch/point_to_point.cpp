@@ -16,6 +16,7 @@ uint64_t engine_tag(int tag) {
 Backend::WorkPtr Backend::send(Tensors& tensors, int destination, int tag) {
   return calling([&]() -> WorkPtr {
     const at::Tensor& tensor = only(tensors, kSend);
+    if (!tensor.device().is_cpu()) return message_on_device(kSend, tensors, true, destination, tag);
     Launch launch(kSend, tensors);
     const void* data = launch.read(tensor);
     require_one_device(launch);
@@ -41,6 +42,14 @@ Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
 
 Backend::WorkPtr Backend::receive(const TorchCall& what, Tensors& tensors, int source, int tag) {
   const at::Tensor& tensor = only(tensors, what);
+  if (!tensor.device().is_cpu()) {
+    if (source < 0)
+      throw Unsupported(c10::str("pycoll ", what.name(),
+                                 ": a CUDA tensor is received from a rank that is named "
+                                 "(src=), got one on ",
+                                 tensor.device()));
+    return message_on_device(what, tensors, false, source, tag);
+  }
   Launch launch(what, tensors);
   void* data = launch.write(tensor);
   require_one_device(launch);

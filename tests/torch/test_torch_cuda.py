@@ -142,17 +142,10 @@ def test_tensors_of_other_layouts_and_of_the_cpu(gpu_ranks):
 
 def test_what_is_not_there_is_refused_by_name(gpu_ranks):
     def body():
-        me, world = dist.get_rank(), dist.get_world_size()
+        world = dist.get_world_size()
         x = torch.ones(6, device="fakegpu")
-        uneven = [1, 2, 3]
-        for match, call in [
-            ("send takes CPU tensors", lambda: dist.send(x, (me + 1) % world)),
-            ("recv takes CPU tensors", lambda: dist.recv(x, (me + 1) % world)),
-            ("all_to_all_single.*uneven", lambda: dist.all_to_all_single(x, x.clone(), uneven, uneven)),
-            ("do not reduce dtype bool", lambda: dist.all_reduce(torch.ones(3, device="fakegpu") > 0)),
-        ]:
-            with pytest.raises(dist.DistError, match=match):
-                call()
+        with pytest.raises(dist.DistError, match="do not reduce dtype bool"):
+            dist.all_reduce(torch.ones(3, device="fakegpu") > 0)
         with pytest.raises(TypeError, match="on one device"):
             dist.all_gather_into_tensor(torch.empty(6 * world), x)
         backend = dist.distributed_c10d._get_default_group()._get_backend(x.device)

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 def library() -> Path:
     """The compiled module, beside the backend's compiled adapter; compiled if it is not there."""
     sources = sorted(FOLDER.glob("*.cpp"))
-    headers = [FOLDER / "streams.h", build.source_directory() / "cuda" / "api.h"]
+    headers = [FOLDER / "streams.h", *sorted((build.source_directory() / "cuda").glob("*.h"))]
     digest = hashlib.sha256(build._key().encode() + b"".join(p.read_bytes() for p in [*sources, *headers]))
     target = build.cache_directory() / f"fake_gpu-{digest.hexdigest()[:16]}.so"
     with build._locked(target.with_suffix(".lock"), float("inf")):

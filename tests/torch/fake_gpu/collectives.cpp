@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "cuda/api.h"
+#include "cuda/messages.h"
 #include "reduce/reduce.h"
 #include "schedule/verify.h"
 #include "streams.h"
@@ -18,6 +19,8 @@ namespace fake_gpu {
 std::atomic<double> collective_delay{0};  // seconds, before each collective begins
 std::atomic<double> reading_delay{0};     // and before it reads other ranks' memory
 std::atomic<int> groups_open{0};
+std::atomic<int> message_kernels{0};
+std::atomic<bool> without_messages{false};
 
 namespace {
 
@@ -53,14 +56,45 @@ int guarded(const Body& body) {
   }
 }
 
-Area* map(const std::string& name, bool create) {
+void* map(const std::string& name, size_t bytes, bool create) {
   const int file = ::shm_open(name.c_str(), create ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
-  if (file < 0 || (create && ::ftruncate(file, sizeof(Area)) != 0))
+  if (file < 0 || (create && ::ftruncate(file, off_t(bytes)) != 0))
     throw std::runtime_error("fake GPU: no shared memory " + name);
-  void* const memory = ::mmap(nullptr, sizeof(Area), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   ::close(file);
-  return static_cast<Area*>(memory);
+  return memory;
 }
+Area* map(const std::string& name, bool create) {
+  return static_cast<Area*>(map(name, sizeof(Area), create));
+}
+
+// A block of the kernel of messages, which is the real one, as one thread.
+class BlockContext {
+ public:
+  BlockContext(int block, const std::atomic<bool>& aborted) : block_(block), aborted_(aborted) {}
+  int thread() const { return 0; }
+  int threads() const { return 1; }
+  int block() const { return block_; }
+  pycoll::cuda::Vector load(const pycoll::cuda::Vector* from) const { return *from; }
+  void store(pycoll::cuda::Vector* to, const pycoll::cuda::Vector& v) const { *to = v; }
+  void sync() const {}
+  bool all(bool fine) const { return fine; }
+  void raise(uint32_t* flag, uint32_t value) const {
+    std::atomic_ref(*flag).store(value, std::memory_order_release);
+  }
+  bool await(const uint32_t* flag, uint32_t value) const {
+    const std::atomic_ref word(*const_cast<uint32_t*>(flag));
+    while (int32_t(word.load(std::memory_order_acquire) - value) < 0) {
+      if (aborted_) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return true;
+  }
+
+ private:
+  const int block_;
+  const std::atomic<bool>& aborted_;
+};
 
 struct Call {
   pycoll::CollectiveKind kind;
@@ -83,6 +117,10 @@ struct pycoll_cuda_group {
   std::vector<fake_gpu::Area*> areas;
   std::atomic<bool> aborted{false};
   std::vector<std::pair<pycoll::CollectiveKind, int>> plans;  // kind, root
+  std::string messages_name;
+  pycoll::cuda::MessageLayout messages;
+  std::vector<char*> message_heaps;
+  std::vector<pycoll::cuda::MessageReport> reports;
 };
 
 namespace fake_gpu {
@@ -105,6 +143,18 @@ bool meet(pycoll_cuda_group& group) {
 void drop_name(pycoll_cuda_group& group) {
   if (!group.name.empty()) ::shm_unlink(group.name.c_str());
   group.name.clear();
+  if (!group.messages_name.empty()) ::shm_unlink(group.messages_name.c_str());
+  group.messages_name.clear();
+}
+
+void run_messages_of(pycoll_cuda_group& group, const pycoll::cuda::MessageCall& call) {
+  std::vector<std::thread> blocks;
+  for (int block = 0; block < call.channels * call.lanes; ++block)
+    blocks.emplace_back([&, block] {
+      BlockContext context(block, group.aborted);
+      pycoll::cuda::run_messages(context, call);
+    });
+  for (auto& block : blocks) block.join();
 }
 
 // A rank's kernel may end while others still read its area: they meet before it is written again.
@@ -233,6 +283,10 @@ int pycoll_cuda_close(pycoll_cuda_group* group) {
     std::memset(group->own->data, 0xCD, kRoom);  // for those who still read
     for (Area* area : group->areas) ::munmap(area, sizeof(Area));
     ::munmap(group->own, sizeof(Area));
+    if (!group->message_heaps.empty())
+      std::memset(group->message_heaps[size_t(group->options.rank)], 0xCD,
+                  group->messages.cell(0, 0, 0));  // for those who still look there
+    for (char* heap : group->message_heaps) ::munmap(heap, group->messages.bytes());
     drop_name(*group);
     --groups_open;
     delete group;
@@ -241,6 +295,55 @@ int pycoll_cuda_close(pycoll_cuda_group* group) {
 
 int pycoll_cuda_capturing(void* stream, int32_t* captures) {
   return guarded([&] { *captures = static_cast<Stream*>(stream)->graph != nullptr; });
+}
+
+int pycoll_cuda_capture(void* stream, uint64_t* capture) {
+  return guarded([&] {
+    const Graph* const graph = static_cast<Stream*>(stream)->graph;
+    *capture = graph == nullptr ? 0 : graph->number;
+  });
+}
+
+int pycoll_cuda_messages_open(pycoll_cuda_group* group, void* handle) {
+  return guarded([&] {
+    if (without_messages) throw pycoll::Unsupported("the fake GPU is told to have no messages");
+    group->messages = pycoll::cuda::MessageLayout::of(group->options.ranks);
+    group->reports.resize(size_t(group->options.ranks));
+    group->messages_name = group->name + "-messages";
+    ::munmap(map(group->messages_name, group->messages.bytes(), true), group->messages.bytes());
+    std::strncpy(static_cast<char*>(handle), group->messages_name.c_str(), 63);
+  });
+}
+
+int pycoll_cuda_messages_connect(pycoll_cuda_group* group, const void* handles) {
+  return guarded([&] {
+    for (int r = 0; r < group->options.ranks; ++r)
+      group->message_heaps.push_back(static_cast<char*>(
+          map(static_cast<const char*>(handles) + 64 * r, group->messages.bytes(), false)));
+  });
+}
+
+int pycoll_cuda_messages(pycoll_cuda_group* group, const pycoll_cuda_message* messages, int32_t count,
+                         void* stream) {
+  return guarded([&] {
+    if (group->aborted) throw pycoll::Aborted("the group was aborted");
+    std::vector<pycoll::cuda::Message> made;
+    for (const pycoll_cuda_message* m = messages; m < messages + count; ++m)
+      made.push_back({static_cast<char*>(m->data), m->bytes, m->tag, m->peer, m->sends});
+    const auto call = pycoll::cuda::message_call(group->messages, group->message_heaps.data(),
+                                                 group->reports.data(), group->options.rank, made);
+    ++message_kernels;
+    static_cast<Stream*>(stream)->put([group, call] { run_messages_of(*group, call); });
+  });
+}
+
+int pycoll_cuda_messages_complaint(pycoll_cuda_group* group, char* text, size_t bytes) {
+  return guarded([&] {
+    text[0] = '\0';
+    for (size_t peer = 0; peer < group->reports.size(); ++peer)
+      if (std::atomic_ref(group->reports[peer].wrong).load() != 0)
+        std::strncpy(text, text_of(group->reports[peer], int(peer)).c_str(), bytes - 1);
+  });
 }
 
 int pycoll_cuda_relax_capture(void) {

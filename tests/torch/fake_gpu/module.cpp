@@ -8,7 +8,8 @@
 namespace fake_gpu {
 
 extern std::atomic<double> collective_delay, reading_delay;
-extern std::atomic<int> groups_open;
+extern std::atomic<int> groups_open, message_kernels;
+extern std::atomic<bool> without_messages;
 void register_hooks();
 
 namespace {
@@ -35,7 +36,8 @@ struct Captured {
 void begin_capture() {
   if (current().id % kStreams == 0)
     throw std::runtime_error("fake GPU: the default stream cannot be captured");
-  auto* const graph = new Graph{&current(), {}, {}, {}};
+  static uint64_t captures = 0;
+  auto* const graph = new Graph{++captures, &current(), {}, {}, {}};
   join(*graph, current());
   capture_under_way = graph;
 }
@@ -62,6 +64,8 @@ PYBIND11_MODULE(fake_gpu, m) {
   m.def("current_device", [] { return current_device; });
   m.def("contexts", [] { return contexts.load(); });
   m.def("forget_contexts", [] { contexts = 0; });
+  m.def("message_kernels", [] { return message_kernels.load(); });
+  m.def("leave_out_messages", [](bool out) { without_messages = out; });
   m.def("groups_open", [] { return groups_open.load(); });
   m.def("sleep", [](double seconds) {
     current().put([seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });

@@ -19,6 +19,7 @@ using Task = std::function<void()>;
 class Stream;
 
 struct Graph {
+  uint64_t number;
   Stream* origin;
   std::vector<Task> tasks;
   std::vector<Stream*> members;
@@ -39,7 +40,7 @@ inline void forbid_while_capturing(const std::string& what) {
 
 class Stream {
  public:
-  explicit Stream(int64_t id) : id(id), thread_([this] { work(); }) { thread_.detach(); }
+  explicit Stream(int64_t id) : id(id) {}
 
   const int64_t id;
   Graph* graph = nullptr;  // that captures it
@@ -53,6 +54,7 @@ class Stream {
       return;
     }
     const std::lock_guard lock(mutex_);
+    if (put_ == 0) std::thread([this] { work(); }).detach();
     tasks_.push_back(std::move(task));
     ++put_;
     changed_.notify_all();
@@ -95,11 +97,10 @@ class Stream {
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   uint64_t put_ = 0, done_ = 0;
-  std::thread thread_;
 };
 
 inline constexpr int kDevices = 2;
-inline constexpr int kStreams = 16;  // of a device
+inline constexpr int kStreams = 33;  // of a device
 
 // The first of each device is its default one; the others make up its pool. Never destroyed: their threads
 // run to the end.
