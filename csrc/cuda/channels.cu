@@ -100,7 +100,7 @@ void Channels::run(std::span<const Message> messages, cudaStream_t stream) {
 
 std::string Channels::complaint() const {
   for (int peer = 0; peer < layout_.ranks; ++peer)
-    if (*const_cast<const volatile uint32_t*>(&reports_[peer].wrong) != 0)
+    if (*const_cast<const volatile uint64_t*>(&reports_[peer].wrong) != 0)
       return text_of(reports_[peer], peer);
   return {};
 }

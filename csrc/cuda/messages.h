@@ -32,7 +32,7 @@ struct Message {
 
 // What every rank's memory for messages holds. Offsets are the same on all ranks.
 struct MessageLayout {
-  static constexpr uint32_t kCells = 4;
+  static constexpr uint64_t kCells = 4;
   static constexpr size_t kCellBytes = 64 << 10;
   static constexpr size_t kHeader = 16;           // of a cell: length and tag of its message
   static constexpr size_t kLaneBytes = 32 << 10;  // a message of no more takes one lane
@@ -49,9 +49,9 @@ struct MessageLayout {
   // A lane's words: how many cells have arrived and, of those sent to the peer, been taken, which the peer
   // writes; how many this rank has sent and received.
   PYCOLL_BOTH size_t word(int peer, int lane, int which) const {
-    return (static_cast<size_t>(peer) * lanes + lane) * 64 + static_cast<size_t>(which) * 4;
+    return (static_cast<size_t>(peer) * lanes + lane) * 64 + static_cast<size_t>(which) * 8;
   }
-  PYCOLL_BOTH size_t cell(int from, int lane, uint32_t index) const {
+  PYCOLL_BOTH size_t cell(int from, int lane, uint64_t index) const {
     const size_t ring = static_cast<size_t>(from) * lanes + lane;
     return static_cast<size_t>(ranks) * lanes * 64 +
            (ring * kCells + index % kCells) * (kHeader + kCellBytes);
@@ -67,8 +67,7 @@ enum MessageWord { kArrived, kTaken, kSent, kReceived };
 
 // Of a message that was not what its receiver expected; one a peer, in the host's memory.
 struct MessageReport {
-  uint32_t wrong;
-  uint32_t reserved;
+  uint64_t wrong;
   uint64_t expected_bytes, expected_tag, bytes, tag;
 };
 
@@ -105,10 +104,10 @@ struct MessageLane {
   const Message& message;
   int lane;
 
-  PYCOLL_BOTH uint32_t* word(int at, int peer, int which) const {
-    return reinterpret_cast<uint32_t*>(call.heaps[at] + call.layout.word(peer, lane, which));
+  PYCOLL_BOTH uint64_t* word(int at, int peer, int which) const {
+    return reinterpret_cast<uint64_t*>(call.heaps[at] + call.layout.word(peer, lane, which));
   }
-  PYCOLL_BOTH bool await(const uint32_t* flag, uint32_t value) const {
+  PYCOLL_BOTH bool await(const uint64_t* flag, uint64_t value) const {
     return context.all(context.thread() != 0 || context.await(flag, value));
   }
   PYCOLL_BOTH Range part() const {
@@ -118,11 +117,12 @@ struct MessageLane {
     return {vectors.begin * 16, end < message.bytes ? end : message.bytes};
   }
 
-  PYCOLL_BOTH bool send(uint32_t& count) const {
+  PYCOLL_BOTH bool send(uint64_t& count) const {
     const Range mine = part();
     uint64_t at = mine.begin;
     do {
-      if (!await(word(call.rank, message.peer, kTaken), count + 1 - MessageLayout::kCells)) return false;
+      const uint64_t taken = count < MessageLayout::kCells ? 0 : count + 1 - MessageLayout::kCells;
+      if (!await(word(call.rank, message.peer, kTaken), taken)) return false;
       const uint64_t left = mine.end - at;
       const uint64_t bytes = left < MessageLayout::kCellBytes ? left : MessageLayout::kCellBytes;
       char* const cell = call.heaps[message.peer] + call.layout.cell(call.rank, lane, count);
@@ -140,7 +140,7 @@ struct MessageLane {
     return true;
   }
 
-  PYCOLL_BOTH bool receive(uint32_t& count) const {
+  PYCOLL_BOTH bool receive(uint64_t& count) const {
     const Range mine = part();
     uint64_t at = mine.begin;
     do {
@@ -178,9 +178,9 @@ PYCOLL_BOTH bool run_messages(Context& context, const MessageCall& call) {
   const int channel = context.block() / call.lanes, lane = context.block() % call.lanes;
   if (channel >= call.channels) return true;
   const Message& first = call.messages[call.begins[channel]];
-  auto* const counter = reinterpret_cast<uint32_t*>(
+  auto* const counter = reinterpret_cast<uint64_t*>(
       call.heaps[call.rank] + call.layout.word(first.peer, lane, first.sends != 0 ? kSent : kReceived));
-  uint32_t count = *counter;
+  uint64_t count = *counter;
   for (int i = call.begins[channel]; i < call.begins[channel + 1]; ++i) {
     const Message& message = call.messages[i];
     if (lane >= call.layout.lanes_of(message.bytes)) continue;

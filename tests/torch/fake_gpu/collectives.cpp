@@ -79,12 +79,12 @@ class BlockContext {
   void store(pycoll::cuda::Vector* to, const pycoll::cuda::Vector& v) const { *to = v; }
   void sync() const {}
   bool all(bool fine) const { return fine; }
-  void raise(uint32_t* flag, uint32_t value) const {
+  void raise(uint64_t* flag, uint64_t value) const {
     std::atomic_ref(*flag).store(value, std::memory_order_release);
   }
-  bool await(const uint32_t* flag, uint32_t value) const {
-    const std::atomic_ref word(*const_cast<uint32_t*>(flag));
-    while (int32_t(word.load(std::memory_order_acquire) - value) < 0) {
+  bool await(const uint64_t* flag, uint64_t value) const {
+    const std::atomic_ref word(*const_cast<uint64_t*>(flag));
+    while (word.load(std::memory_order_acquire) < value) {
       if (aborted_) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
