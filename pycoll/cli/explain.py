@@ -219,11 +219,10 @@ def _gpu_profile_of_here(ranks: int | None) -> Profile | None:
 
 
 def _machine(topology: str, ranks: int | None, slow: list[str]) -> Topology:
-    from pycoll import InvalidArgument, Topology
+    from pycoll import InvalidArgument
+    from pycoll.cli.topo import load
 
-    machine = Topology.load(topology)
-    if ranks is not None:
-        machine = machine.first(ranks)
+    machine = load(topology, ranks)
     for each in slow:
         pattern, equals, factor = each.rpartition("=")
         try:

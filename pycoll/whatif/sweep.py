@@ -5,6 +5,7 @@ print(sweep("hgx-h100-4-fat", "oversubscribe=1..8", "allreduce", "64MiB"))
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _MOST_TRANSFERS = 70_000
 _HALVINGS = 10
 #: So many times as long as the best at either of two points an algorithm takes that may win between them.
 _NEAR = 1.25
+#: What takes so many times as long is as good.
+_TIE = 1.01
 
 
 @dataclass(frozen=True)
@@ -298,35 +301,41 @@ def _between(
     collective: str,
     size: int,
 ) -> Iterable[str]:
-    """A sentence for each change of the winner between two points; there may be a third one that wins only
-    there."""
+    """A sentence for each time that the winner is overtaken between two points, by more than a percent; a
+    third algorithm may win only there."""
     assert low.best is not None
     assert high.best is not None
-    ways = _contenders(low, high)
+    names, ends = _contenders(low, high), {low.best.way, high.best.way}
+    at_high = {row.algorithm: row.time for row in high.algorithms}
 
     def middle(a: float, b: float) -> float:
         return float((a * b) ** 0.5 if a > 0 else (a + b) / 2)
 
-    def best(value: float) -> Outcome:
+    def ranked(value: float) -> list[Outcome]:
         evaluator = Evaluator(apply(scenario, [*made, axis.change(value)]))
-        for way in ways:
-            if len(evaluator.schedule(way, collective).transfers) > _MOST_TRANSFERS:
-                raise InvalidArgument("too large")
-        return evaluator.best_of(ways, collective, size)
+        ways = [way for name in names for way in evaluator.ways(collective, name)]
+        small = [way for way in ways if len(evaluator.schedule(way, collective).transfers) <= _MOST_TRANSFERS]
+        if not ends <= set(small):
+            raise InvalidArgument("too large")
+        return [row for row in evaluator.each_algorithm(small, collective, size) if not row.estimated]
 
     here, below, last = low.value, low.best, high.best
     try:
-        for _ in ways:
+        for _ in names:
             if below.algorithm == last.algorithm:
+                return
+            if at_high.get(below.algorithm, math.inf) <= _TIE * last.time:
+                yield f"At {high.label} {below.algorithm} and {last.algorithm} take as long, or nearly so."
                 return
             end, above = high.value, last
             for _ in range(_HALVINGS):
                 value = middle(here, end)
-                found = best(value)
-                if found.algorithm == below.algorithm:
-                    here, below = value, found
+                rows = ranked(value)
+                own = next((row for row in rows if row.algorithm == below.algorithm), None)
+                if own is not None and own.time <= _TIE * rows[0].time:
+                    here, below = value, own
                 else:
-                    end, above = value, found
+                    end, above = value, rows[0]
             at = axis.label(middle(here, end))
             yield (
                 f"Above {at} {above.way} wins, below it {below.way} (both take about "
@@ -341,11 +350,11 @@ def _between(
 
 
 def _contenders(low: Point, high: Point) -> list[str]:
-    """The ways that may win between two points: the best of each algorithm that is near at either end."""
+    """The algorithms that may win between two points: those that are near at either end."""
     found: dict[str, None] = {}
     for point in (low, high):
         assert point.best is not None
         for row in point.algorithms:
             if not row.estimated and row.time <= _NEAR * point.best.time:
-                found[row.way] = None
+                found[row.algorithm] = None
     return list(found)

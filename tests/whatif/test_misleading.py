@@ -252,6 +252,15 @@ def test_more_ranks_than_there_are_is_an_error(arguments: str) -> None:
     assert "'two racks of four hosts' has 8" in message
 
 
+@pytest.mark.parametrize(
+    "command", ["explain allreduce 1MiB -t two_racks -n 9", "topo show two_racks --first 9"]
+)
+def test_more_ranks_than_there_are_is_an_error_elsewhere_too(command: str) -> None:
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code != 0
+    assert "'two racks of four hosts' has 8" in str(done.exception)
+
+
 # ---- a row a measurement, for machines (nccl-tests#120)
 
 

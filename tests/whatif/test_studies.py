@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,13 +153,21 @@ def test_a_crossing_is_where_the_two_take_as_long() -> None:
     swept = whatif.sweep("two_racks", "tor0-tor1=0.25..1/3", "allreduce", "25MiB")
     winners = [point.best.algorithm for point in swept.points if point.best is not None]
     assert winners[0] != winners[-1] == "ring"
-    (sentence,) = swept.crossings[-1:]
-    at = float(sentence.split("x")[1].split(" ")[0])
-    times = [
-        whatif.time("two_racks", "allreduce", "25MiB", algorithm=way, changes=[whatif.Slow("tor0-tor1", at)])
-        for way in ("ring", sentence.split("below it ")[1].split(" ")[0])
-    ]
-    assert times[0] == pytest.approx(times[1], rel=0.02)
+    # Between the points a third one wins: each sentence is true a little above it, and a little below.
+    assert len(swept.crossings) == 2
+
+    def seconds(way: str, factor: float) -> float:
+        changes = [whatif.Slow("tor0-tor1", factor)]
+        return whatif.time("two_racks", "allreduce", "25MiB", algorithm=way, changes=changes)
+
+    for sentence in swept.crossings:
+        match = re.match(r"Above x([\d.]+) (\S+) wins, below it (\S+) \(both take about (\d+) ms", sentence)
+        assert match is not None
+        at, above, below = float(match[1]), match[2], match[3]
+        assert seconds(above, 1.02 * at) < seconds(below, 1.02 * at)
+        assert seconds(below, 0.98 * at) < 1.01 * seconds(above, 0.98 * at)
+        for way in (above, below):
+            assert seconds(way, at) == pytest.approx(int(match[4]) / 1e3, rel=0.02)
     steady = whatif.sweep("two_racks", "tor0-tor1=2,4", "allreduce", "25MiB", algorithm="ring")
     assert steady.crossings == ("ring wins at every value.",)
 
