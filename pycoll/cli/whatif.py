@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from pycoll.cli._app import split
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pycoll import Topology
-    from pycoll.whatif import Change, Steps, Study, Workload
+    from pycoll.whatif import Study
 
 _Texts = Optional[list[str]]  # noqa: UP045  typer reads it at run time, on Python 3.10 too
 _CHANGES = "Changes (may be repeated, and combined)"
@@ -233,6 +228,7 @@ def whatif(
     """
     from pycoll import InvalidArgument
     from pycoll.cli.topo import load
+    from pycoll.cli.whatif_steps import steps_of, work_of
     from pycoll.whatif import Comparison, parsing
     from pycoll.whatif import compare as compare_
     from pycoll.whatif import each as each_
@@ -370,47 +366,6 @@ def _show(result: Any, as_json: bool, as_csv: bool, checked: str = "") -> None:
         _print(result)
         if checked:
             typer.echo(checked)
-
-
-def work_of(workload: str, given: Mapping[str, str | int]) -> tuple[Workload, float | None]:
-    """The workload of a file, a model's name, or traces between commas, and the seconds that these show.
-
-    ``given`` are fields of it that are not to be as the file says, where they are not empty or 0.
-    """
-    from dataclasses import replace
-
-    from pycoll import InvalidArgument
-    from pycoll.bench.units import parse_size
-    from pycoll.whatif import Workload
-
-    changed: dict[str, Any] = {name: value for name, value in given.items() if value}
-    traces = split(workload)
-    measured = None
-    if all(each.endswith((".json", ".json.gz")) for each in traces):
-        from pycoll.whatif.kineto import read_traces
-
-        if changed:
-            raise InvalidArgument(f"--{next(iter(changed))}: the step of a trace is as it was run")
-        trace = read_traces(traces)
-        work, measured = trace.workload, trace.measured
-    else:
-        work = Workload.load(workload)
-    if "bucket" in changed:
-        changed["bucket"] = parse_size(changed["bucket"])
-    return replace(work, **changed), measured
-
-
-def steps_of(
-    machine: Topology, work: tuple[Workload, float | None], changes: list[Change], algorithm: str
-) -> Steps:
-    """A step of the workload before and after the changes."""
-    from pycoll.whatif import Steps, iterate
-    from pycoll.whatif.compare import start_of
-    from pycoll.whatif.iteration import iterate_in
-
-    before = iterate_in(start_of(machine, changes), work[0], algorithm)
-    after = iterate(machine, work[0], changes, algorithm) if changes else None
-    return Steps(before, after, tuple(str(change) for change in changes), work[1])
 
 
 def _study(jobs: int, store: Path | None, on: str) -> Any:

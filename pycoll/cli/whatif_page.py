@@ -26,7 +26,7 @@ def page_of(
 ) -> tuple[dict[str, Any], Any]:
     """The page's document, and the answer that is printed: the study's, the steps', or the comparison."""
     from pycoll import whatif
-    from pycoll.cli.whatif import steps_of
+    from pycoll.cli.whatif_steps import steps_of
     from pycoll.whatif.compare import sizes_of
     from pycoll.whatif.page import document_of
 
