@@ -54,7 +54,7 @@
 
   window.live = {
     section: h("section", { id: "live", "aria-label": "What if" }, h("h2", {}, "What if"),
-      h("div", { class: "bar" }, h("label", { for: "collective" }, "collective "), collective, h("label", { for: "size" }, "size "), size, h("label", { for: "algorithm" }, "algorithm "), algorithm, reset),
+      h("div", { class: "bar" }, [["collective", collective], ["size", size], ["algorithm", algorithm]].map(([text, select]) => h("span", { class: "pick" }, h("label", { for: text }, text), select)), reset),
       h("div", { class: "sliders" }, sliders.map((each) => each.box)),
       h("label", { for: "flags", class: "small soft" }, "more changes, as on the command line; a double click on a link fails it"), flags, refusal),
     toggle(cable) {

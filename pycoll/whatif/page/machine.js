@@ -37,7 +37,7 @@ function roomFor(side) {
   let top = 16, low = 14;
   for (const cable of side.cables) {
     const [, middle] = cablePath(side, side.nodes[cable.a], side.nodes[cable.b], 3);
-    top = Math.max(top, 24 - middle[1]);
+    top = Math.max(top, 36 - middle[1]);
     low = Math.max(low, middle[1] + 12 - side.height);
   }
   return [top, low];
