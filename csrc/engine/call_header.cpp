@@ -1,6 +1,7 @@
 #include "engine/call_header.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -15,13 +16,30 @@ constexpr uint64_t mix(uint64_t value) {  // the finalizer of SplitMix64
   return value ^ (value >> 31);
 }
 
+// "all_reduce" is allreduce.
+bool same_name(std::string_view a, std::string_view b) {
+  const auto letters = [](std::string_view name) {
+    std::string text(name);
+    std::erase(text, '_');
+    return text;
+  };
+  return letters(a) == letters(b);
+}
+
 std::string in_words(const shm::CallHeader& call) {
   std::string text(name_of(call.kind));
   if (call.kind == CollectiveKind::Barrier) return call.root == kInstall ? "install (of a table)" : text;
   text += "(" + std::to_string(call.count) + " x " + std::string(name_of(call.dtype));
   if (is_reduction(call.kind)) text += ", " + std::string(name_of(call.op));
   if (is_rooted(call.kind)) text += ", root " + std::to_string(call.root);
-  return text + ", algorithm " + call.algorithm + ")";
+  text += ", algorithm " + std::string(call.algorithm) + ")";
+  if (call.caller[0] != '\0' && !same_name(call.caller, name_of(call.kind)))
+    text += " for " + std::string(call.caller);
+  if (call.parts != 0) {
+    text += " of " + std::string(call.first_parts);
+    if (std::strlen(call.first_parts) == sizeof call.first_parts - 1) text += "...";
+  }
+  return text;
 }
 
 }  // namespace
@@ -30,7 +48,17 @@ uint64_t signature_of(const shm::CallHeader& call) {
   const uint64_t kinds = static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
                          static_cast<uint64_t>(call.op) << 16 |
                          static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
-  return mix(mix(call.count + 0x9e3779b97f4a7c15ULL) ^ kinds) ^ call.schedule_hash ^ mix(call.table);
+  return mix(mix(call.count + 0x9e3779b97f4a7c15ULL) ^ kinds) ^ call.schedule_hash ^ mix(call.table) ^
+         mix(call.parts);
+}
+
+void set_parts(shm::CallHeader& header, const std::string* parts) {
+  header.parts = 0;
+  if (parts == nullptr) return;
+  header.parts = 14695981039346656037ULL;  // FNV-1a
+  for (const char letter : *parts)
+    header.parts = (header.parts ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
+  header.first_parts[parts->copy(header.first_parts, sizeof header.first_parts - 1)] = '\0';
 }
 
 void throw_mismatch(const std::string& group, uint64_t sequence, std::span<const shm::CallHeader> headers) {

@@ -8,8 +8,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "engine/decisions.h"
 #include "engine/placement.h"
@@ -71,6 +73,11 @@ struct CollectiveCall {
   std::string algorithm;
   int pieces = 0;
   std::optional<Nanoseconds> timeout;
+  // What the user called, where that has another name; for Mismatch's text. It must outlive the call.
+  std::string_view caller = {};
+  // How the caller divides the buffer, or divides itself into several calls, in words that name all sizes.
+  // Ranks whose words differ get Mismatch. Null: neither.
+  std::shared_ptr<const std::string> parts = {};
 };
 
 // An asynchronous collective. Collectives of one group run in the order they were submitted.
@@ -128,6 +135,16 @@ class Communicator {
   // group.
   virtual void run(const CollectiveCall& call) = 0;
   virtual std::shared_ptr<Work> submit(const CollectiveCall& call) = 0;
+
+  // What becomes several calls, as one work. Where the ranks' calls differ, which all learn at the same one,
+  // those after it are left out; no other error of one keeps the rest from being made, so that ranks stay in
+  // step. Ends with the first error.
+  virtual std::shared_ptr<Work> submit_all(std::vector<CollectiveCall> calls) = 0;
+
+  // `then` runs after the call went well and before any later one begins; the deadline is that of a wait()
+  // that executes it. It may send and receive, and wait for that.
+  using Then = std::function<void(const std::optional<SteadyClock::time_point>& deadline)>;
+  virtual std::shared_ptr<Work> submit_then(const CollectiveCall& call, Then then) = 0;
 
   // Point to point, matched by (source, destination, tag) in order of posting; any number may be outstanding,
   // in any order of tags. A receive's buffer may be longer than the message. When it is shorter, the receive

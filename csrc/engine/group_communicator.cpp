@@ -156,6 +156,36 @@ std::shared_ptr<Work> GroupCommunicator::submit(const CollectiveCall& call) {
   });
 }
 
+std::shared_ptr<Work> GroupCommunicator::submit_all(std::vector<CollectiveCall> calls) {
+  if (selection_.has_news()) tell_news();
+  std::vector<std::shared_ptr<const Plan>> plans;
+  for (const CollectiveCall& call : calls) plans.push_back(prepare(call));
+  return queue_->submit([this, calls = std::move(calls), plans = std::move(plans)](const Deadline& deadline) {
+    std::exception_ptr first;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      try {
+        execute(calls[i], plans[i].get(), deadline);
+      } catch (const Mismatch&) {
+        if (!first) first = std::current_exception();
+        break;
+      } catch (...) {
+        if (!first) first = std::current_exception();
+      }
+    }
+    if (first) std::rethrow_exception(first);
+  });
+}
+
+std::shared_ptr<Work> GroupCommunicator::submit_then(const CollectiveCall& call, Then then) {
+  if (selection_.has_news()) tell_news();
+  std::shared_ptr<const Plan> plan = prepare(call);
+  return queue_->submit(
+      [this, call, plan = std::move(plan), then = std::move(then)](const Deadline& deadline) {
+        execute(call, plan.get(), deadline);
+        then(deadline);
+      });
+}
+
 // The table is asked here and not when the call was made: it is the same on all ranks at a sequence number.
 void GroupCommunicator::execute(const CollectiveCall& call, const Plan* plan, const Deadline& deadline) {
   const uint64_t bytes = table_bytes(call, ranks());
@@ -327,6 +357,7 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
   header.count = barrier ? 0 : call.count;
   header.schedule_hash = late ? hosts_->late_calls.hash(call) : plan != nullptr ? plan->hash : 0;
   header.factor = call.factor;
+  set_parts(header, call.parts.get());
   // All_to_all in place writes what others may still want to read: not from where it lies.
   const bool readable = call.kind != CollectiveKind::AllToAll || call.input != call.output;
   header.input = readable ? heap_.locate(call.input, extents_of(call, ranks()).input) : shm::HeapRange{};
@@ -340,6 +371,7 @@ Arrivals::Met GroupCommunicator::perform(const CollectiveCall& call, const Plan*
                                      : plan != nullptr ? std::string_view(plan->schedule->algorithm)
                                                        : kDirect;
   header.algorithm[algorithm.copy(header.algorithm, sizeof header.algorithm - 1)] = '\0';
+  header.caller[call.caller.copy(header.caller, sizeof header.caller - 1)] = '\0';
 
   shm::Operation operation = this->operation(name_of(call.kind), bytes, call, deadline);
   const uint32_t hints = row != nullptr ? selection_.hints(*row) : 0;

@@ -32,6 +32,8 @@ class GroupCommunicator final : public Communicator, public std::enable_shared_f
   const CommunicatorOptions& options() const override { return options_; }
   void run(const CollectiveCall& call) override;
   std::shared_ptr<Work> submit(const CollectiveCall& call) override;
+  std::shared_ptr<Work> submit_all(std::vector<CollectiveCall> calls) override;
+  std::shared_ptr<Work> submit_then(const CollectiveCall& call, Then then) override;
   std::shared_ptr<Work> send(const void* data, size_t bytes, int destination, uint64_t tag,
                              std::optional<Nanoseconds> timeout) override;
   std::shared_ptr<Work> recv(void* data, size_t bytes, int source, uint64_t tag,

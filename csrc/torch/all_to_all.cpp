@@ -60,6 +60,11 @@ bool disjoint(Messages messages) {
   return true;
 }
 
+std::optional<Nanoseconds> time_left(const std::optional<SteadyClock::time_point>& deadline) {
+  if (!deadline) return std::nullopt;
+  return std::max(Nanoseconds(1), Nanoseconds(*deadline - SteadyClock::now()));
+}
+
 // Every rank judges every pair, so that all raise alike.
 void require_agreement(const int64_t* table, int ranks) {
   const auto row = [&](int r) { return table + size_t(r) * (1 + 2 * size_t(ranks)); };
@@ -69,8 +74,7 @@ void require_agreement(const int64_t* table, int ranks) {
       if (sent == expected && row(from)[0] == row(to)[0]) continue;
       throw Mismatch(c10::str("all_to_all: rank ", from, " sent rank ", to, " ", sent, " bytes of ",
                               name_of(DType(row(from)[0])), ", but rank ", to, " expected ", expected,
-                              " bytes of ", name_of(DType(row(to)[0])),
-                              ". Nothing that was received may be used."));
+                              " bytes of ", name_of(DType(row(to)[0])), ". No data was delivered."));
     }
   }
 }
@@ -138,8 +142,8 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
   });
 }
 
-// An all_to_all whose sizes only the two ranks concerned know: a message a pair of ranks, and beside them an
-// all_gather of what each rank sends, which keeps the ranks in step and catches those that disagree.
+// An all_to_all whose sizes only the two ranks concerned know: an all_gather of what each rank sends, which
+// keeps the ranks in step and catches those that disagree, and then a message a pair of ranks.
 Backend::WorkPtr Backend::exchange(Launch launch, std::vector<Message> sends,
                                    const std::vector<Message>& receives, DType dtype, at::TensorList results,
                                    const c10d::AllToAllOptions& opts) {
@@ -172,25 +176,39 @@ Backend::WorkPtr Backend::exchange(Launch launch, std::vector<Message> sends,
   call.input = row;
   call.output = table.mutable_data_ptr();
   const CollectiveCall sizes = call;
-
-  auto gathered = communicator_->submit(sizes);
-  launch.diagnose = [table, gathered, ranks] {
-    if (!gathered->exception()) require_agreement(table.const_data_ptr<int64_t>(), ranks);
+  // Nothing moves before all are known to agree.
+  auto move = [communicator = communicator_.get(), count = exchanges_, table, rank, ranks,
+               sends = std::move(sends), receives, timeout = sizes.timeout](const auto& deadline) {
+    require_agreement(table.const_data_ptr<int64_t>(), ranks);
+    const Message &kept = sends[size_t(rank)], &into = receives[size_t(rank)];
+    if (kept.bytes > 0) std::memmove(into.data, kept.data, kept.bytes);
+    const uint64_t tag = kExchangeTag | (*count)++;
+    std::vector<std::shared_ptr<pycoll::Work>> messages;
+    std::exception_ptr error;
+    try {
+      for (int step = 1; step < ranks; ++step) {  // towards a different rank each, at every step
+        const int to = (rank + step) % ranks, from = (rank - step + ranks) % ranks;
+        const Message &out = sends[size_t(to)], &in = receives[size_t(from)];
+        messages.push_back(communicator->recv(in.data, in.bytes, from, tag, timeout));
+        messages.push_back(communicator->send(out.data, out.bytes, to, tag, timeout));
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    for (const auto& message : messages) {  // all, for they use the buffers
+      try {
+        message->wait(time_left(deadline));
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
+    }
+    if (error) std::rethrow_exception(error);
   };
   note(launch, results, ++called_);
   auto work = coalescing_ ? coalescing_ : new_work(launch);
   work->take(std::move(launch), results);
-  work->add(std::move(gathered));
-  const uint64_t tag = kExchangeTag | exchanges_++;
-  const Message &kept = sends[size_t(rank)], &into = receives[size_t(rank)];
-  if (kept.bytes == into.bytes && kept.bytes > 0) std::memmove(into.data, kept.data, kept.bytes);
   try {
-    for (int step = 1; step < ranks; ++step) {  // towards a different rank each, at every step
-      const int to = (rank + step) % ranks, from = (rank - step + ranks) % ranks;
-      const Message &out = sends[size_t(to)], &in = receives[size_t(from)];
-      work->add(communicator_->recv(in.data, in.bytes, from, tag, sizes.timeout));
-      work->add(communicator_->send(out.data, out.bytes, to, tag, sizes.timeout));
-    }
+    work->add(communicator_->submit_then(sizes, std::move(move)));
   } catch (...) {
     if (!coalescing_) work->seal();
     throw;

@@ -142,16 +142,18 @@ Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList resul
   ++called_;
   if (!launch.device().is_cpu()) return start_on_device(launch, async, results);
   note(launch, results, called_);
+  launch.name_parts();
   if (!async && !coalescing_) {
     std::optional<ProfiledCall> record;
     if (at::hasCallbacks()) record.emplace(getRank(), launch);
-    std::exception_ptr error;  // one failed call does not skip the rest, so that ranks stay in step
+    std::exception_ptr error;  // as submit_all() has it
     for (const CollectiveCall& call : launch.calls) {
       try {
         communicator_->run(call);
       } catch (const Error& e) {
         if (!error) error = std::current_exception();
         launch.flight.failed(e.what());
+        if (dynamic_cast<const Mismatch*>(&e) != nullptr) break;
       }
     }
     if (error) std::rethrow_exception(error);
@@ -163,7 +165,10 @@ Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList resul
   const auto calls = std::move(launch.calls);
   work->take(std::move(launch), results);
   try {
-    for (const CollectiveCall& call : calls) work->add(communicator_->submit(call));
+    if (calls.size() == 1)
+      work->add(communicator_->submit(calls[0]));
+    else if (!calls.empty())
+      work->add(communicator_->submit_all({calls.begin(), calls.end()}));
   } catch (...) {
     if (!coalescing_) work->seal();
     throw;

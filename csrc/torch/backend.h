@@ -201,7 +201,8 @@ class Backend final : public c10d::Backend {
   mutable std::mutex gpus_mutex_;
   std::shared_ptr<CudaGroup> gpus_;
   const EnterDevice enter_device_;
-  uint64_t exchanges_ = 0;  // all_to_alls by messages so far, for their tags
+  // All_to_alls by messages so far, for their tags; counted while none of the group's other collectives runs.
+  std::shared_ptr<uint64_t> exchanges_ = std::make_shared<uint64_t>(0);
   std::atomic<uint64_t> monitored_barriers_{0};
   std::map<std::string, int> derived_;  // how many groups were split or shrunk from this, by their ranks
   // Collectives that were called, which all ranks count alike; the engine's own number moves as they run.

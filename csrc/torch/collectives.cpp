@@ -48,6 +48,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::Allr
       CollectiveCall& call = launch.add(CollectiveKind::AllReduce, part[0], count, opts.timeout);
       launch.set_op(call, opts.reduceOp);
       call.input = call.output = launch.update_all(part);
+      if (part.size() > 1) call.parts = sizes_in_words(part);
     };
     if (worth_packing(tensors))
       add(tensors);

@@ -91,6 +91,12 @@ int64_t total_elements(at::TensorList tensors) {
   return total;
 }
 
+std::shared_ptr<const std::string> in_words(const std::vector<size_t>& sizes) {
+  std::string text = std::to_string(sizes.size()) + " tensors of ";
+  for (size_t i = 0; i < sizes.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+  return std::make_shared<const std::string>(text + " elements");
+}
+
 }  // namespace
 
 void require(bool condition, const TorchCall& what, const std::string& message) {
@@ -125,6 +131,12 @@ void require_same_dtype(at::TensorList tensors, const TorchCall& what) {
   for (const at::Tensor& tensor : tensors) require_same_dtype(tensors.front(), tensor, what);
 }
 
+std::shared_ptr<const std::string> sizes_in_words(at::TensorList tensors) {
+  std::vector<size_t> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(size_t(tensor.numel()));
+  return in_words(sizes);
+}
+
 std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0) return std::nullopt;
   return timeout;
@@ -139,13 +151,29 @@ CollectiveCall& Launch::add(CollectiveKind kind, const at::Tensor& like, size_t 
                             std::chrono::milliseconds timeout) {
   CollectiveCall& call = calls.emplace_back();
   call.kind = kind;
-  call.dtype = dtype_of(like, *what_, is_reduction(kind));
-  call.count = engine_dtype(like.scalar_type()) ? count : count * like.itemsize();
+  call.caller = what_->name();
+  pairs_ = is_reduction(kind) && like.scalar_type() == at::kComplexHalf;
+  call.dtype = pairs_ ? DType::Float16 : dtype_of(like, *what_, is_reduction(kind));
+  if (pairs_) require_dense(like, *what_);
+  const size_t each = pairs_ ? 2 : engine_dtype(like.scalar_type()) ? 1 : like.itemsize();
+  call.count = count * each;
   call.timeout = timeout_from(timeout);
   return call;
 }
 
+void Launch::name_parts() {
+  if (calls.size() < 2) return;
+  std::vector<size_t> sizes;
+  for (const CollectiveCall& call : calls) sizes.push_back(call.count);
+  const auto parts = in_words(sizes);
+  for (CollectiveCall& call : calls) call.parts = parts;
+}
+
 void Launch::set_op(CollectiveCall& call, const c10d::ReduceOp& op) const {
+  if (pairs_ && op.op_ != c10d::ReduceOp::SUM && op.op_ != c10d::ReduceOp::AVG &&
+      op.op_ != c10d::ReduceOp::PREMUL_SUM)
+    throw Unsupported(std::string("pycoll ") + what_->name() +
+                      " of dtype ComplexHalf takes SUM, AVG and PREMUL_SUM only");
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
       call.op = Op::Sum;

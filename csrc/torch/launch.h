@@ -33,6 +33,9 @@ void require_same_dtype(const at::Tensor& a, const at::Tensor& b, const TorchCal
 void require_same_dtype(at::TensorList tensors, const TorchCall& what);
 void require(bool condition, const TorchCall& what, const std::string& message);  // ValueError
 
+// "2 tensors of 3, 5 elements": what ranks must agree on where these travel as one buffer.
+std::shared_ptr<const std::string> sizes_in_words(at::TensorList tensors);
+
 // torch's "not set" is any timeout that is not positive.
 std::optional<Nanoseconds> timeout_from(std::chrono::milliseconds timeout);
 
@@ -73,14 +76,14 @@ class Launch {
 
   FlightEntry flight;
 
-  // Called when all is over, well or not; throws what explains a failure better than the engine could.
-  std::function<void()> diagnose;
-
   // Called when all went well, for results that are more than bytes in place.
   std::function<void()> conclude;
 
   // Writes results into the tensors whose layout kept the engine from writing there itself; concludes.
   void write_back();
+
+  // Ranks whose calls are as many, of the same sizes, are told so from the first of them on.
+  void name_parts();
 
   // What the engine is to run, in order.
   c10::SmallVector<CollectiveCall, 1> calls;
@@ -98,6 +101,7 @@ class Launch {
   std::optional<c10::Device> device_;
   std::unique_ptr<c10::StreamGuard> on_stream_;
   std::vector<at::Tensor> shown_;  // empty where nobody looks
+  bool pairs_ = false;             // the call added last reduces complex numbers by their parts
   c10::SmallVector<at::Tensor, 4> held_;
   c10::SmallVector<CopyBack, 2> copies_;
 };

@@ -79,8 +79,6 @@ void AsyncWork::settle() {
     std::lock_guard lock(settle_mutex_);
     if (settled_.load(std::memory_order_relaxed)) return;
     try {
-      for (Launch& launch : launches_)
-        if (launch.diagnose) launch.diagnose();
       if (auto error = first_error()) std::rethrow_exception(error);
       for (Launch& launch : launches_) launch.write_back();
       for (Launch& launch : launches_) launch.flight.done(source_);

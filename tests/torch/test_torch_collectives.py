@@ -307,6 +307,18 @@ def test_nothing_to_do(ranks, shape):
         ).wait()
         assert full.tolist() == [sum(range(world))] * 3
         pg.allreduce_coalesced([torch.empty(shape)], dist.AllreduceCoalescedOptions()).wait()
+        for device in (None, torch.device("cpu")):
+            out, gathered, scattered = torch.empty(0), torch.zeros(2 * world), torch.zeros(2)
+            with dist._coalescing_manager(device=device, async_ops=True) as manager:
+                dist.all_gather_into_tensor(out, t, async_op=True)
+                dist.all_gather_into_tensor(gathered, torch.full((2,), float(me)), async_op=True)
+            manager.wait()
+            assert gathered.view(world, 2)[:, 1].tolist() == list(range(world))
+            with dist._coalescing_manager(device=device, async_ops=True) as manager:
+                dist.reduce_scatter_tensor(t, out, async_op=True)
+                dist.reduce_scatter_tensor(scattered, gathered, async_op=True)
+            manager.wait()
+            assert scattered.tolist() == [float(world * me)] * 2
         if me == 0:
             dist.send(t, 1)
         elif me == 1:
@@ -345,6 +357,23 @@ def test_avg(ranks):
             total = torch.tensor([-7, 7, -3, 0, 5], dtype=torch.float64) * world + sum(range(world))
             right = total / world
             assert torch.equal(t, (right if dtype.is_floating_point else right.trunc()).to(dtype)), dtype
+            # The same where a rank keeps a part, or one rank all.
+            values = torch.tensor([-7, 7, -3, 0, 5] * world, dtype=dtype) + me
+            wanted = (right if dtype.is_floating_point else right.trunc()).to(dtype)
+            out = torch.empty(5, dtype=dtype)
+            dist.reduce_scatter_single(out, values, dist.ReduceOp.AVG)
+            assert torch.equal(out, wanted), dtype
+            dist.reduce_scatter(out, list(values.chunk(world)), dist.ReduceOp.AVG)
+            assert torch.equal(out, wanted), dtype
+            t = values[:5].clone()
+            dist.reduce(t, 1, dist.ReduceOp.AVG)
+            assert torch.equal(t, wanted if me == 1 else values[:5]), dtype
+            ts = [values[:5].clone(), values[:2].clone()]
+            options = dist.AllreduceCoalescedOptions()
+            options.reduceOp = dist.ReduceOp.AVG
+            dist.group.WORLD.allreduce_coalesced(ts, options).wait()
+            assert torch.equal(ts[0], wanted), dtype
+            assert torch.equal(ts[1], wanted[:2]), dtype
         t = torch.tensor([200, 255], dtype=torch.uint8)
         dist.all_reduce(t, dist.ReduceOp.AVG)
         assert t.tolist() == [200, 255]
@@ -407,6 +436,42 @@ def test_complex(ranks):
     ranks(2, body)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+def test_complex_numbers_of_16_bit_parts(ranks):
+    """torch turns those of all_reduce into real ones itself."""
+
+    def body():
+        me, world = dist.get_rank(), dist.get_world_size()
+
+        def tensor(values):
+            return torch.tensor(values, dtype=torch.complex64).to(torch.complex32)
+
+        def same(t, values):
+            return t.to(torch.complex64).tolist() == values
+
+        mine = [1 + 2j + me, 3 - 1j * me, 4 + 0j, 5 - 8j]
+        total = [complex(1.0 * world + 3, 2 * world), 3 * world - 3j, 4.0 * world + 0j, world * (5 - 8j)]
+        t = tensor(mine)
+        dist.reduce(t, 1)
+        assert same(t, total if me == 1 else mine)
+        t = tensor([value * 2 for value in mine])
+        dist.reduce(t, 2, dist._make_nccl_premul_sum(0.5))
+        assert me != 2 or same(t, total)
+        out = tensor([0] * 4)
+        dist.reduce_scatter(out, [tensor([value * place for value in mine]) for place in range(world)])
+        assert same(out, [value * me for value in total])
+        dist.reduce_scatter_single(out, tensor(mine * world))
+        assert same(out, total)
+        outs = [tensor([0] * 4) for _ in range(world)]
+        dist.all_gather(outs, tensor(mine))
+        assert same(outs[me], mine)
+        for op in (dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.BAND):
+            with pytest.raises(dist.DistError, match="ComplexHalf takes SUM, AVG and PREMUL_SUM only"):
+                dist.reduce(tensor(mine), 0, op)
+
+    ranks(3, body)
+
+
 def test_uneven_shards(ranks):
     def body():
         me, world = dist.get_rank(), dist.get_world_size()
@@ -420,6 +485,13 @@ def test_uneven_shards(ranks):
         out = torch.zeros(me + 1)
         dist.reduce_scatter(out, [shard(r) * (me + 1) for r in range(world)])
         assert torch.equal(out, shard(me) * sum(range(1, world + 1)))
+        # One rank has nothing.
+        outs = [torch.zeros(r) for r in range(world)]
+        dist.all_gather(outs, shard(me)[1:])
+        assert all(torch.equal(outs[r], shard(r)[1:]) for r in range(world))
+        out = torch.zeros(me)
+        dist.reduce_scatter(out, [shard(r)[1:] for r in range(world)], dist.ReduceOp.MAX)
+        assert torch.equal(out, shard(me)[1:])
 
     ranks(3, body)
 

@@ -106,6 +106,14 @@ def test_the_profiler_names_every_operation_with_its_shapes(ranks):
                 [[world, 2]],
             ),
             "gather": (lambda a: dist.gather(row, rows if me == 0 else None, async_op=a), [[4]]),
+            "scatter": (
+                lambda a: dist.scatter(row, rows if me == 0 else None, async_op=a),
+                [[4]] * world if me == 0 else [],
+            ),
+            "reduce_scatter": (lambda a: dist.reduce_scatter(row, rows, async_op=a), [[4]] * world),
+            "all_to_all": (
+                lambda a: dist.all_to_all([torch.ones(4) for _ in rows], rows, async_op=a), [[4]] * world,
+            ),
             "barrier": (lambda a: dist.barrier(async_op=a), []),
         }  # fmt: skip
         for name, (call, shapes) in calls.items():
@@ -120,6 +128,19 @@ def test_the_profiler_names_every_operation_with_its_shapes(ranks):
                 assert [event.input_shapes for event in events] == [shapes], (name, asynchronous)
                 assert events[0].cpu_time >= 0
                 assert events[0].is_async
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
+        ) as profile:
+            if me == 0:
+                dist.send(t, 1)
+                dist.isend(row, 1).wait()
+            else:
+                dist.recv(t, 0)
+                dist.irecv(row).wait()
+        shapes = {event.name: event.input_shapes for event in profile.events() if "pycoll:" in event.name}
+        wanted = ["pycoll:send"] if me == 0 else ["pycoll:recv", "pycoll:recvAnySource"]
+        assert sorted(shapes) == wanted
+        assert shapes[wanted[-1]] == [[4]]
 
     ranks(2, body)
 
@@ -134,6 +155,40 @@ def test_sequence_numbers(ranks):
         assert backend._get_sequence_number_for_group() == before + 2
 
     ranks(2, body)
+
+
+def test_every_operation_within_torchs_checks(ranks, tmp_path):
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL does the same as without, where torch's wrapper lets gloo do it."""
+    import cloudpickle
+
+    from . import support
+
+    cloudpickle.register_pickle_by_value(support)
+    probes = support.PROBES
+
+    def body(store):
+        import warnings
+
+        me = dist.get_rank()
+        dist.destroy_process_group()
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+        dist.init_process_group("pycoll", store=dist.FileStore(store, 2), rank=me, world_size=2)
+        failures = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of names that torch has renamed
+            for name, probe, forms in probes:
+                for asynchronous in forms:
+                    try:
+                        if not probe(asynchronous):
+                            failures.append(f"{name}, async {asynchronous}: wrong")
+                    except Exception as error:
+                        failures.append(f"{name}, async {asynchronous}: {type(error).__name__}: {error}")
+        dist.destroy_process_group()
+        dist.set_debug_level(dist.DebugLevel.OFF)
+        return failures
+
+    for failures in ranks(2, body, str(tmp_path / "store"), breaks_group=True):
+        assert not failures, "\n".join(failures)
 
 
 PROGRAM = """

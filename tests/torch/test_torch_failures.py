@@ -27,6 +27,14 @@ def names(text, rank):
     return re.search(rf"rank(\(s\))? {rank}\b", text) is not None
 
 
+def bits(numel):
+    return torch.ones(numel, dtype=torch.int32)
+
+
+def coalesced(tensors):
+    dist.group.WORLD.allreduce_coalesced(tensors, dist.AllreduceCoalescedOptions()).wait()
+
+
 DISAGREEMENTS = {
     "numel": (
         lambda: dist.all_reduce(torch.ones(100)),
@@ -85,8 +93,81 @@ DISAGREEMENTS = {
     "all_to_all": (
         lambda: dist.all_to_all([torch.ones(1), torch.ones(2)], [torch.ones(1), torch.ones(3)]),
         lambda: dist.all_to_all([torch.ones(2), torch.ones(4)], [torch.ones(2), torch.ones(4)]),
-        "rank 0",
-        "rank 1",
+        "rank 0 sent rank 1 12 bytes",
+        "rank 1 expected 8 bytes",
+    ),
+    "all_to_all's dtype": (
+        lambda: dist.all_to_all([torch.ones(1), torch.ones(1)], [torch.ones(1)] * 2),
+        lambda: dist.all_to_all([bits(1), bits(1)], [bits(1)] * 2),
+        "float32",
+        "int32",
+    ),
+    # Where one rank's call is one collective and another's are several, or collectives and messages.
+    "split sizes given by one rank only": (
+        lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4)),
+        lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [2, 2], [2, 2]),
+        "all_to_all(2 x float32",
+        "for all_to_all_single",
+    ),
+    "all_reduce and all_to_all": (
+        lambda: dist.all_reduce(torch.ones(3)),
+        lambda: dist.all_to_all([torch.ones(1), torch.ones(1)], [torch.ones(1)] * 2),
+        "allreduce(3 x float32",
+        "for all_to_all",
+    ),
+    "uneven sizes on one rank only": (
+        lambda: dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(2)),
+        lambda: dist.all_gather([torch.ones(1), torch.ones(2)], torch.ones(2)),
+        "all_gather(2 x float32",
+        "for all_gather",
+    ),
+    "asynchronous uneven sizes on one rank only": (
+        lambda: dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(2), async_op=True).wait(),
+        lambda: dist.all_gather([torch.ones(1), torch.ones(2)], torch.ones(2), async_op=True).wait(),
+        "all_gather(2 x float32",
+        "for all_gather",
+    ),
+    "sizes of uneven shards": (
+        lambda: dist.reduce_scatter(torch.ones(1), [torch.ones(1), torch.ones(2)]),
+        lambda: dist.reduce_scatter(torch.ones(3), [torch.ones(1), torch.ones(3)]),
+        "of 2 tensors of 1, 2 elements",
+        "of 2 tensors of 1, 3 elements",
+    ),
+    "tensors of a coalesced call": (
+        lambda: coalesced([torch.ones(3), torch.ones(5)]),
+        lambda: coalesced([torch.ones(5), torch.ones(3)]),
+        "of 2 tensors of 3, 5 elements",
+        "of 2 tensors of 5, 3 elements",
+    ),
+    "number of tensors of a coalesced call": (
+        lambda: coalesced([torch.ones(50_000), torch.ones(50_000)]),
+        lambda: coalesced([torch.ones(50_000)]),
+        "of 2 tensors of 50000, 50000 elements",
+        "for all_reduce_coalesced. no data",
+    ),
+    "premul_sum": (
+        lambda: dist.all_reduce(torch.ones(8), dist._make_nccl_premul_sum(2.0)),
+        lambda: dist.all_reduce(torch.ones(8)),
+        "premul_sum",
+        ", sum",
+    ),
+    "gather": (
+        lambda: dist.gather(torch.ones(2), [torch.ones(2), torch.ones(2)]),
+        lambda: dist.gather(torch.ones(3)),
+        "gather(2 x float32",
+        "gather(3 x float32",
+    ),
+    "scatter": (
+        lambda: dist.scatter(torch.ones(2), [torch.ones(2), torch.ones(2)]),
+        lambda: dist.scatter(torch.ones(3)),
+        "scatter(2 x float32",
+        "scatter(3 x float32",
+    ),
+    "sparse and dense": (
+        lambda: dist.all_reduce(torch.eye(3).to_sparse()),
+        lambda: dist.all_reduce(torch.eye(3)),
+        "for all_reduce_sparse",
+        "allreduce(9 x float32",
     ),
 }
 
@@ -96,9 +177,19 @@ def test_disagreement(ranks, name):
     zero, one, of_zero, of_one = DISAGREEMENTS[name]
 
     def body():
-        return error_of(zero if dist.get_rank() == 0 else one)
+        error = error_of(zero if dist.get_rank() == 0 else one)
+        # The ranks are in step, and messages of the next call are not taken for those of this one.
+        t = torch.ones(3)
+        dist.all_reduce(t)
+        assert t.tolist() == [2.0] * 3
+        out = torch.empty(3)
+        me = dist.get_rank()
+        splits = [[1, 2], [2, 1]][me]
+        dist.all_to_all_single(out, torch.arange(3.0) + 10 * me, splits, splits)
+        assert out.tolist() == [[0.0, 10.0, 11.0], [1.0, 2.0, 12.0]][me]
+        return error
 
-    for text, seconds in ranks(2, body, breaks_group=True):
+    for text, seconds in ranks(2, body):
         assert names(text, 0)
         assert names(text, 1)
         assert of_zero in text.lower()
@@ -112,6 +203,13 @@ def test_a_disagreement_leaves_the_group_usable_and_data_alone(ranks):
         t = torch.full((100 + me,), 7.0)
         error_of(lambda: dist.all_reduce(t))
         assert t.unique().tolist() == [7.0]
+        inputs, outputs = [torch.ones(me + 1) for _ in range(3)], [torch.full((3,), 7.0) for _ in range(3)]
+        for exchange in (
+            lambda: dist.all_to_all(outputs, inputs),
+            lambda: dist.all_to_all(outputs, inputs, async_op=True).wait(),
+        ):
+            error_of(exchange)
+            assert torch.cat(outputs).unique().tolist() == [7.0]
         t = torch.ones(5)
         dist.all_reduce(t)
         assert t.tolist() == [3.0] * 5

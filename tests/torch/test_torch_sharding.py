@@ -80,6 +80,29 @@ def test_fsdp2(ranks, n):
     ranks(n, body)
 
 
+def test_fsdp2_divides_gradients_by_a_factor_of_its_own(ranks):
+    """It multiplies within the reduction (PREMUL_SUM); in bfloat16 what is divided after it would be another
+    number."""
+
+    def body():
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        me, world = dist.get_rank(), dist.get_world_size()
+        mesh = init_device_mesh("cpu", (world,))
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            model = nn.Linear(4, 3, bias=False)
+            policy = MixedPrecisionPolicy(reduce_dtype=dtype)
+            fully_shard(model, mesh=mesh, mp_policy=policy)
+            model.set_gradient_divide_factor(4.0)
+            x = torch.arange(4.0) + 10 * me
+            model(x).sum().backward()
+            total = sum(torch.arange(4.0) + 10 * rank for rank in range(world))
+            assert torch.equal(model.weight.grad.full_tensor(), (total / 4).expand(3, 4)), dtype
+
+    ranks(3, body)
+
+
 @pytest.mark.parametrize("n", [2, 3])
 def test_fsdp1(ranks, n):
     def body():

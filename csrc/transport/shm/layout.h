@@ -48,6 +48,7 @@ struct CallHeader {
   uint64_t schedule_hash = 0;  // 0: the direct path
   uint64_t table = 0;          // hash of the decision table
   double factor = 1.0;
+  uint64_t parts = 0;  // hash of how the caller divides the buffer; 0: not at all
   HeapRange input;
   HeapRange output;
   int32_t root = 0;
@@ -55,6 +56,8 @@ struct CallHeader {
   DType dtype = DType::UInt8;
   Op op = Op::Sum;
   char algorithm[29] = {};
+  char caller[40] = {};       // what the user called, where that has another name
+  char first_parts[64] = {};  // the beginning of what `parts` is the hash of
 };
 
 // The word every collective starts with. Slot `sequence & 1`: a rank writes sequence s+2 only after all have
