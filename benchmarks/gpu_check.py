@@ -162,7 +162,7 @@ class Check:
     def build(self, limit: float) -> tuple[Results, str]:
         """pycoll with its CUDA part for this GPU alone, into a folder of its own."""
         target = self.folder / "site"
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps"]
+        command = [sys.executable, "-m", "pip", "install", "-v", "--no-build-isolation", "--no-deps"]
         command += ["--no-index", "--no-compile", "--target", str(target), str(ROOT)]
         command += ["-C", "cmake.define.PYCOLL_CUDA=ON"]
         command += ["-C", f"cmake.define.PYCOLL_CUDA_ARCHITECTURES={architecture()}"]

@@ -8,6 +8,26 @@
 #include "cuda/windows.h"
 
 namespace pycoll::cuda {
+// Tickets are drawn from rank 0's memory. A GPU that this process does not see cannot be asked about.
+void Group::require_atomics() const {
+  require_connected();
+  const cudaUUID_t& theirs = peer_handles_.at(0).gpu;
+  int devices = 0;
+  require(cudaGetDeviceCount(&devices), "count the GPUs");
+  for (int device = 0; device < devices; ++device) {
+    cudaDeviceProp properties{};
+    require(cudaGetDeviceProperties(&properties, device), "describe device " + std::to_string(device));
+    if (device == device_ || std::memcmp(&properties.uuid, &theirs, sizeof(theirs)) != 0) continue;
+    int has = 0;
+    require(cudaDeviceGetP2PAttribute(&has, cudaDevP2PAttrNativeAtomicSupported, device_, device),
+            "ask for atomic operations between GPUs");
+    if (has == 0)
+      throw Unsupported("a late rank is found by atomic operations between GPUs, which device " +
+                        std::to_string(device_) + " has not on the memory of rank 0 (device " +
+                        std::to_string(device) + "): name the rank in the schedule instead");
+  }
+}
+
 int Group::add_plan(const Schedule& schedule, bool finds_late) {
   const OnDevice here(device_);
   if (schedule.ranks() != layout_.ranks)
@@ -15,6 +35,7 @@ int Group::add_plan(const Schedule& schedule, bool finds_late) {
                           " ranks, the group has " + std::to_string(layout_.ranks));
   if (finds_late && (schedule.collective.kind != CollectiveKind::AllReduce || layout_.ranks < 2))
     throw InvalidArgument("a late rank is looked for in an allreduce of two ranks or more");
+  if (finds_late) require_atomics();
   const Tables tables = make_tables(schedule);
   if (tables.slots > layout_.slots)
     throw Unsupported("the schedule needs " + std::to_string(tables.slots) +
@@ -140,7 +161,7 @@ void Group::run(int plan_index, const Call& call, int registration) {
       set_window(made, collective, call.input, call.output, size, count, begin,
                  std::min(window, count - begin));
       if (made.offer.asks) made.offer.mine = offer_in_pool(made.output, made.elements * size);
-      const int blocks = blocks_for(made, collective, size, kernels.wire_size, layout_.blocks);
+      const int blocks = blocks_for(made, kernels.wire_size, layout_.blocks);
       launch(kernels.schedule, blocks, made, call.stream);
       if (window == 0) break;  // a barrier, or no elements
     }

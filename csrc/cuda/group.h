@@ -118,6 +118,7 @@ class Group {
   };
 
   void require_connected() const;
+  void require_atomics() const;
   char* heap() const { return kind_ == MemoryKind::Ipc ? allocated_heap_.data() : heap_mapping_.data(); }
   Handle stamped(Handle handle) const;
   using Descriptors = std::vector<std::vector<FileDescriptor>>;

@@ -37,6 +37,7 @@ struct ScheduleCall {
   bool finds_late;
   uint64_t elements;        // of the logical buffer in this call
   uint64_t block_elements;  // of a block of it
+  uint64_t block_stride;    // elements from one block of working memory to the next
   const char* input;
   char* output;
   uint64_t input_stride;  // elements from one block of the user's input to the next
@@ -159,11 +160,12 @@ PYCOLL_BOTH bool run_schedule(Context& context, const ScheduleCall& call) {
     }
     if (!context.all(fine)) return false;
 
-    const auto elements_before = [&](int piece) {
-      return part_begin(call.elements, static_cast<uint64_t>(piece), static_cast<uint64_t>(call.pieces));
-    };
-    const Slice slice = slice_of({elements_before(instruction.piece) * sizeof(Wire),
-                                  elements_before(instruction.piece + 1) * sizeof(Wire)},
+    const int block = instruction.piece / call.pieces_per_block;
+    const Range part =
+        part_of(call.block_elements, static_cast<uint64_t>(instruction.piece - block * call.pieces_per_block),
+                static_cast<uint64_t>(call.pieces_per_block));
+    const uint64_t before = static_cast<uint64_t>(block) * call.block_stride;
+    const Slice slice = slice_of({(before + part.begin) * sizeof(Wire), (before + part.end) * sizeof(Wire)},
                                  context.block(), context.blocks());
     const auto source = [&](int s) -> const char* {
       const int32_t code = table.sources[instruction.first_source + s];
@@ -172,9 +174,8 @@ PYCOLL_BOTH bool run_schedule(Context& context, const ScheduleCall& call) {
     };
     // From an element of working memory to that of the user's buffer.
     const auto shift = [&](uint64_t stride) {
-      const auto block = static_cast<uint64_t>(instruction.piece / call.pieces_per_block);
       return static_cast<int64_t>(static_cast<uint64_t>(instruction.user_block) * stride) -
-             static_cast<int64_t>(block * call.block_elements);
+             static_cast<int64_t>(before);
     };
     switch (instruction.kind) {
       case Kind::Load:

@@ -60,9 +60,9 @@ Handle handle_of(void* memory, size_t bytes, int rank, int device) {
   Handle handle = blank_handle(memory, bytes, rank, device);
   handle.kind = MemoryKind::Ipc;
   handle.offset = handle.address - allocation_start(memory);
-  require(cudaIpcGetMemHandle(&handle.ipc, memory),
-          "share memory with other processes (memory of an expandable segment cannot be: set "
-          "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or allocate it from the group's mem_pool())");
+  // Ranks of this process need no more than the address: that others cannot have it is their error.
+  handle.refused = cudaIpcGetMemHandle(&handle.ipc, memory);
+  if (handle.refused != cudaSuccess) cudaGetLastError();
   return handle;
 }
 
@@ -131,6 +131,12 @@ char* PeerMemory::open(const Handle& handle, const FileDescriptor& descriptor) {
 
 void PeerMemory::open_new(const Handle& handle, const FileDescriptor& descriptor, Opened& opened) {
   const OnDevice here(device_);
+  if (handle.kind == MemoryKind::Ipc)
+    require(handle.refused,
+            "share memory of rank " + std::to_string(handle.rank) +
+                " with other processes (memory of an expandable segment cannot be: set "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or allocate it from the group's "
+                "mem_pool())");
   if (handle.kind == MemoryKind::Ipc)
     return require(cudaIpcOpenMemHandle(&opened.base, handle.ipc, cudaIpcMemLazyEnablePeerAccess),
                    "map the memory of rank " + std::to_string(handle.rank) +

@@ -42,7 +42,7 @@ struct Handle {
   int32_t rank;
   int32_t device;  // as that process numbers it
   MemoryKind kind;
-  int32_t reserved;
+  cudaError_t refused;  // why CUDA IPC does not share it; success where it does
   cudaUUID_t gpu;
   cudaIpcMemHandle_t ipc;
   FabricHandle fabric;

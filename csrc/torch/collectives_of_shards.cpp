@@ -1,5 +1,6 @@
 // Collectives in which a rank holds, or gets, a shard a rank.
 #include "torch/backend.h"
+#include "torch/older_torch.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -9,7 +10,7 @@ constexpr TorchCall kAllGatherBase{c10d::OpType::_ALLGATHER_BASE, "pycoll:all_ga
 constexpr TorchCall kAllGatherCoalesced{c10d::OpType::COALESCED, "pycoll:all_gather_into_tensor_coalesced"};
 constexpr TorchCall kReduceScatter{c10d::OpType::REDUCE_SCATTER, "pycoll:reduce_scatter"};
 constexpr TorchCall kReduceScatterBase{c10d::OpType::_REDUCE_SCATTER_BASE, "pycoll:reduce_scatter_tensor"};
-constexpr TorchCall kReduceScatterCoalesced{c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+constexpr TorchCall kReduceScatterCoalesced{kReduceScatterTensorCoalesced,
                                             "pycoll:reduce_scatter_tensor_coalesced"};
 constexpr TorchCall kGather{c10d::OpType::GATHER, "pycoll:gather"};
 constexpr TorchCall kGatherSingle{c10d::OpType::GATHER, "pycoll:gather_single"};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "torch/older_torch.h"
 
 namespace pycoll::torch_adapter {
 namespace {
@@ -200,7 +201,7 @@ void Launch::set_op(CollectiveCall& call, const c10d::ReduceOp& op) const {
       call.op = Op::BitXor;
       return;
     case c10d::ReduceOp::PREMUL_SUM: {
-      const auto* supplement = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      const auto* supplement = static_cast<const PremulSumSupplement*>(op.supplement_.get());
       require(supplement != nullptr, *what_, "ReduceOp.PREMUL_SUM needs a factor");
       call.op = Op::PremulSum;
       call.factor = supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()

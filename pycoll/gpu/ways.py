@@ -183,7 +183,7 @@ class FindsLate(Interpreted):
         from pycoll.schedule import algorithms
 
         info = algorithms()["late_rank"]
-        if not info.accepts(ranks) or any(slow in link for slow in ("pcie", "nic", "other")):
+        if not info.accepts(ranks) or not _has_atomics(link):
             return
         with suppress(Error):
             own = candidates.schedule_of("late_rank", "allreduce", ranks)
@@ -204,6 +204,11 @@ class FindsLate(Interpreted):
             return groups.gpus.run(made, x, out, op, factor=factor, finds_late=True, stream=stream)
 
         return run
+
+
+def _has_atomics(link: str) -> bool:
+    """Between all GPUs. Where nobody says how they are wired, they may be on PCIe: ranks would wait for ever."""
+    return link in ("", "one gpu") or all(kind in ("nvlink", "nvswitch") for kind in link.split("+"))
 
 
 class OverNccl(Interpreted):

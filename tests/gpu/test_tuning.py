@@ -67,6 +67,7 @@ def test_each_size_gets_its_quickest_way(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_sort_of_ways_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeGpus(3)
+    monkeypatch.setattr("pycoll.gpu.selection._wiring", lambda where: pycoll.Topology.load("dgx-h100"))
     found = tuned(fake, monkeypatch, (1 << 10,))
     tried = set(found.measured[0].rounds)
     firsts = {way.partition("/")[0] for way in ways.names(3)}
@@ -74,6 +75,14 @@ def test_every_sort_of_ways_is_measured(monkeypatch: pytest.MonkeyPatch) -> None
     assert {"one_shot", "two_shot"} <= tried  # others are hopeless at this size by this clock
     kinds = {work.what for work in fake.ran}
     assert kinds == {"one_shot", "two_shot", "schedule", "late", "nccl", "group"}
+
+
+@pytest.mark.parametrize("link", ["unknown", "pcie", "nvlink+pcie", "other"])
+def test_no_atomics_are_tried_where_there_may_be_none(link: str) -> None:
+    """late_rank's ranks would wait for ever for tickets that PCIe does not draw."""
+    assert not [way for way in ways.names(4, link) if way.startswith("late_rank")]
+    for joined in ("nvlink", "nvswitch", "nvlink+nvswitch", "one gpu"):
+        assert [way for way in ways.names(4, joined) if way.startswith("late_rank")]
 
 
 def test_a_group_goes_by_what_was_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
