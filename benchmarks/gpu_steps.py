@@ -43,6 +43,7 @@ def facts(found: Found) -> None:
     except ImportError as error:
         found["reason"] = f"pycoll is not there: {error}"
         return
+    found["pycoll"] = cuda.__file__
     found["reason"] = cuda.why_not()
     if found["reason"]:
         return
