@@ -207,7 +207,7 @@ class FindsLate(Interpreted):
 
 
 def _has_atomics(link: str) -> bool:
-    """Between all GPUs. Where nobody says how they are wired, they may be on PCIe: ranks would wait for ever."""
+    """Between all GPUs. Where nobody says how they are wired it may be by PCIe, and ranks wait for ever."""
     return link in ("", "one gpu") or all(kind in ("nvlink", "nvswitch") for kind in link.split("+"))
 
 
