@@ -65,7 +65,7 @@ def check(rank: int, ranks: int, store: str) -> list[str]:
         timeout=timedelta(seconds=40),
     )
     wrong: list[str] = []
-    for part in (collectives, streams, graphs, ddp):
+    for part in (collectives, messages, streams, graphs, ddp):
         try:
             wrong += part(rank, ranks)
         except Exception:
@@ -148,6 +148,53 @@ def collectives(rank: int, ranks: int) -> list[str]:
     cpu = torch.ones(3)
     dist.all_reduce(cpu)
     compare("all_reduce of a CPU tensor", cpu, torch.full((3,), float(ranks)))
+    return wrong
+
+
+def messages(rank: int, ranks: int) -> list[str]:
+    """Messages one by one and at once, of any alignment; all_to_all of uneven parts; a graph of messages."""
+    import torch
+    import torch.distributed as dist
+
+    wrong: list[str] = []
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    for size in (0, 1, 100_003, 5_000_011):
+        base = torch.arange(size, device="cuda").remainder(100).to(torch.uint8)
+        for shift in (0, 1, 4):
+            mine = torch.empty(size + shift, dtype=torch.uint8, device="cuda")[shift:].copy_(base + rank)
+            got = torch.zeros(size + shift, dtype=torch.uint8, device="cuda")[shift:]
+            for work in (dist.isend(mine, after), dist.irecv(got, before)):
+                work.wait()
+            if not torch.equal(got, base + before):
+                wrong.append(f"messages of {size} bytes, shifted by {shift}")
+            got.zero_()
+            ops = [dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, got, before)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            if not torch.equal(got, base + before):
+                wrong.append(f"a batch of {size} bytes, shifted by {shift}")
+    for scale in (1, 40_000):
+        rows = [[(a + 2 * b + 1) % 3 * scale for b in range(ranks)] for a in range(ranks)]
+        theirs = [rows[a][rank] for a in range(ranks)]
+        mine = torch.cat([torch.full((rows[rank][b], 3), 10.0 * rank + b) for b in range(ranks)]).cuda()
+        out = torch.empty(sum(theirs), 3, device="cuda")
+        dist.all_to_all_single(out, mine, theirs, rows[rank])
+        right = torch.cat([torch.full((n, 3), 10.0 * a + rank) for a, n in enumerate(theirs)])
+        if not torch.equal(out.cpu(), right):
+            wrong.append(f"all_to_all of uneven parts, {scale}")
+    x, y = torch.zeros(300_007, device="cuda"), torch.zeros(300_007, device="cuda")
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        for work in [dist.isend(x, after), dist.irecv(y, before)]:
+            work.wait()
+    for turn in range(3):
+        x.fill_(10 * turn + rank)
+        graph.replay()
+        if not bool((y == 10 * turn + before).all()):
+            wrong.append(f"messages of a graph, replay {turn}")
+    torch.cuda.synchronize()
+    dist.barrier()
     return wrong
 
 

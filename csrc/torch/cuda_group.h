@@ -18,6 +18,7 @@
 #include "torch/cuda_library.h"
 #include "torch/cuda_stream.h"
 #include "torch/cuda_watchdog.h"
+#include "torch/cuda_ways.h"
 
 namespace pycoll::torch_adapter {
 
@@ -65,8 +66,15 @@ class CudaGroup {
   void* handle_of(const c10::Stream& stream);
   uint64_t capture_of(const c10::Stream& stream);
   std::string complaint();
+  bool takes(int kernel, const CollectiveCall& call) const;
   std::optional<int> small_kernel(const CollectiveCall& call) const;
+  void run_kernel(int kernel, const CollectiveCall& call);
+  void run_plan(int32_t plan, const CollectiveCall& call);
+  bool run_by_table(const CollectiveCall& call);
   int32_t plan(CollectiveKind kind, int root);
+  int32_t plan_of_way(const std::string& way);
+  int32_t add_plan(const Schedule& schedule, bool finds_late);
+  void require_not_capturing(const std::string& what) const;
 
   const std::shared_ptr<Communicator> communicator_;
   const c10::Device device_;
@@ -80,6 +88,9 @@ class CudaGroup {
   pycoll_cuda_group* group_ = nullptr;
   c10::Event called_;
   std::map<std::pair<CollectiveKind, int>, int32_t> plans_;  // by root
+
+  std::vector<CudaWay> ways_;  // of all_reduce; what none covers goes by fixed bounds
+  std::map<std::string, int32_t> plans_of_ways_;
 
   // Where the last messages of a channel were put, which those after must follow.
   struct LastUse {

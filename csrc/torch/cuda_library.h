@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cuda/api.h"
 
@@ -16,6 +17,9 @@ struct Accelerator {
   // Path of a library with the interface of cuda/api.h. Throws Unsupported that says what is missing.
   std::function<std::string()> library;
   std::function<void*(const c10::Stream&)> stream_handle;  // a cudaStream_t
+  // Of an index; and, on rank 0, the table of ways (cuda_ways.h) from what `place` says on every rank.
+  std::function<std::string(int)> place;
+  std::function<std::string(const std::vector<std::string>&)> ways;
 };
 
 class CudaLibrary {

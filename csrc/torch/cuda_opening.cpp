@@ -107,6 +107,15 @@ void CudaGroup::open(const Accelerator& accelerator) {
     return std::string();
   });
   open_messages();
+  const auto devices = together([&] { return accelerator.place(device_.index()); });
+  // Rank 0's is the table of all; schedules take memory, which a capture forbids.
+  ways_ = parse_ways(
+      together([&] { return communicator_->rank() == 0 ? accelerator.ways(devices) : std::string(); })[0]);
+  together([&] {
+    for (const CudaWay& row : ways_)
+      if (row.ways[0] != "one_shot" && row.ways[0] != "two_shot") plan_of_way(row.ways[0]);
+    return std::string();
+  });
 }
 
 // Without messages the group still has its collectives.

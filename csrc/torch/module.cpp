@@ -53,7 +53,10 @@ std::shared_ptr<const Accelerator> asking_for_device(py::object python) {
     try {
       return held->attr(method)(arguments...);
     } catch (py::error_already_set& error) {
-      throw Unsupported(py::str(error.value()).cast<std::string>());
+      const auto text = py::str(error.value()).cast<std::string>();
+      if (error.matches(py::module_::import("pycoll.errors").attr("InvalidArgument")))
+        throw InvalidArgument(text);
+      throw Unsupported(text);
     }
   };
   Accelerator accelerator;
@@ -67,6 +70,14 @@ std::shared_ptr<const Accelerator> asking_for_device(py::object python) {
     const auto address = ask("stream_handle", stream.id(), stream.device_index(), int(stream.device_type()))
                              .template cast<uintptr_t>();
     return reinterpret_cast<void*>(address);
+  };
+  accelerator.place = [ask](int device) {
+    py::gil_scoped_acquire gil;
+    return ask("place", device).template cast<std::string>();
+  };
+  accelerator.ways = [ask](const std::vector<std::string>& places) {
+    py::gil_scoped_acquire gil;
+    return ask("ways", places).template cast<std::string>();
   };
   return std::make_shared<const Accelerator>(std::move(accelerator));
 }

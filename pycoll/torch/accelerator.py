@@ -17,6 +17,12 @@ class Accelerator(Protocol):
     def stream_handle(self, stream_id: int, device_index: int, device_type: int) -> int:
         """The cudaStream_t of one of torch's streams."""
 
+    def place(self, device: int) -> str:
+        """What rank 0's :meth:`ways` is told of this rank's device."""
+
+    def ways(self, places: list[str]) -> str:
+        """Which way an all_reduce goes, by size: see :func:`pycoll.torch.gpu_ways.table`. Asked on rank 0."""
+
 
 class Cuda:
     device_type = "cuda"
@@ -36,6 +42,16 @@ class Cuda:
         make: Any = torch.cuda.Stream
         stream = make(stream_id=stream_id, device_index=device_index, device_type=device_type)
         return int(stream.cuda_stream)
+
+    def place(self, device: int) -> str:
+        from pycoll.torch import gpu_ways
+
+        return gpu_ways.place_of(device)
+
+    def ways(self, places: list[str]) -> str:
+        from pycoll.torch import gpu_ways
+
+        return gpu_ways.table(places)
 
 
 CUDA = Cuda()

@@ -66,6 +66,14 @@ def set_up(path: str) -> None:
         def stream_handle(self, stream_id: int, device_index: int, device_type: int) -> int:
             return module.stream_handle(stream_id)
 
+        def place(self, device: int) -> str:
+            return "Fake GPU\n0"
+
+        def ways(self, places: list[str]) -> str:
+            from pycoll.torch import gpu_ways
+
+            return gpu_ways.table(places)
+
     device = types.ModuleType("torch.fakegpu")
     device.is_available = lambda: True
     device.is_initialized = lambda: True

@@ -20,6 +20,7 @@ std::atomic<double> collective_delay{0};  // seconds, before each collective beg
 std::atomic<double> reading_delay{0};     // and before it reads other ranks' memory
 std::atomic<int> groups_open{0};
 std::atomic<int> message_kernels{0};
+std::string last_way;  // of the last collective that was put on a stream
 std::atomic<bool> without_messages{false};
 
 namespace {
@@ -116,7 +117,12 @@ struct pycoll_cuda_group {
   fake_gpu::Area* own = nullptr;
   std::vector<fake_gpu::Area*> areas;
   std::atomic<bool> aborted{false};
-  std::vector<std::pair<pycoll::CollectiveKind, int>> plans;  // kind, root
+  struct Plan {
+    pycoll::CollectiveKind kind;
+    int root;
+    std::string said;
+  };
+  std::vector<Plan> plans;
   std::string messages_name;
   pycoll::cuda::MessageLayout messages;
   std::vector<char*> message_heaps;
@@ -352,7 +358,7 @@ int pycoll_cuda_relax_capture(void) {
 }
 
 int pycoll_cuda_plan(pycoll_cuda_group* group, int32_t kind, int32_t pieces, int32_t root,
-                     const int32_t* transfers, size_t count, int32_t, int32_t* plan) {
+                     const int32_t* transfers, size_t count, int32_t finds_late, int32_t* plan) {
   return guarded([&] {
     forbid_while_capturing("taking memory for a schedule");
     pycoll::Schedule schedule;
@@ -362,7 +368,9 @@ int pycoll_cuda_plan(pycoll_cuda_group* group, int32_t kind, int32_t pieces, int
           {row[0], row[1], row[2], row[3], row[4] != 0 ? pycoll::Action::Reduce : pycoll::Action::Copy});
     schedule.collective.check();
     pycoll::verify(schedule);
-    group->plans.push_back({schedule.collective.kind, root});
+    const std::string said = std::to_string(pieces) + " pieces, " + std::to_string(schedule.rounds()) +
+                             " rounds" + (finds_late != 0 ? ", finds the late rank" : "");
+    group->plans.push_back({schedule.collective.kind, root, said});
     *plan = int32_t(group->plans.size()) - 1;
   });
 }
@@ -370,7 +378,8 @@ int pycoll_cuda_plan(pycoll_cuda_group* group, int32_t kind, int32_t pieces, int
 int pycoll_cuda_run(pycoll_cuda_group* group, int32_t plan, int32_t dtype, int32_t op, double factor,
                     const void* input, void* output, uint64_t count, int32_t, void* stream) {
   return guarded([&] {
-    const auto [kind, root] = group->plans.at(size_t(plan));
+    const auto& [kind, root, said] = group->plans.at(size_t(plan));
+    last_way = said;
     put(group, kind, root, dtype, op, factor, input, output, count, stream);
   });
 }
@@ -381,6 +390,7 @@ int pycoll_cuda_packets(pycoll_cuda_group* group, int32_t which, int32_t dtype, 
     const CollectiveKind kind = which == PYCOLL_CUDA_REDUCE_SCATTER ? CollectiveKind::ReduceScatter
                                 : which == PYCOLL_CUDA_ALL_GATHER   ? CollectiveKind::AllGather
                                                                     : CollectiveKind::AllReduce;
+    last_way = "kernel " + std::to_string(which);
     put(group, kind, 0, dtype, op, factor, input, output, count, stream);
   });
 }

@@ -10,6 +10,7 @@ namespace fake_gpu {
 extern std::atomic<double> collective_delay, reading_delay;
 extern std::atomic<int> groups_open, message_kernels;
 extern std::atomic<bool> without_messages;
+extern std::string last_way;
 void register_hooks();
 
 namespace {
@@ -66,6 +67,7 @@ PYBIND11_MODULE(fake_gpu, m) {
   m.def("forget_contexts", [] { contexts = 0; });
   m.def("message_kernels", [] { return message_kernels.load(); });
   m.def("leave_out_messages", [](bool out) { without_messages = out; });
+  m.def("last_way", [] { return last_way; });
   m.def("groups_open", [] { return groups_open.load(); });
   m.def("sleep", [](double seconds) {
     current().put([seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
