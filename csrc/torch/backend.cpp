@@ -159,7 +159,7 @@ Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList resul
     if (error) std::rethrow_exception(error);
     launch.write_back();
     launch.flight.done();
-    return nullptr;
+    return ended_work();
   }
   auto work = coalescing_ ? coalescing_ : new_work(launch);
   const auto calls = std::move(launch.calls);
@@ -178,11 +178,11 @@ Backend::WorkPtr Backend::start(Launch& launch, bool async, at::TensorList resul
 
 // What a call returns: a work that collects others is sealed by endCoalescing().
 Backend::WorkPtr Backend::finish(c10::intrusive_ptr<AsyncWork> work, bool async) {
-  if (work == coalescing_) return async ? work : nullptr;
+  if (work == coalescing_) return async ? WorkPtr(work) : ended_work();
   work->seal();
   if (async) return work;
   work->wait(kNoTimeout);
-  return nullptr;
+  return ended_work();
 }
 
 void Backend::startCoalescing() {

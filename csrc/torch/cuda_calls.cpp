@@ -61,7 +61,7 @@ Backend::WorkPtr Backend::start_on_device(Launch& launch, bool async, at::Tensor
   if (coalescing_) {
     collects_on_device_ = true;
     if (error) std::rethrow_exception(error);
-    return async ? work : nullptr;
+    return async ? WorkPtr(work) : ended_work();
   }
   work->seal(gpus->stream());
   return finish_on_device(std::move(work), async, error);
@@ -75,7 +75,7 @@ Backend::WorkPtr Backend::finish_on_device(c10::intrusive_ptr<CudaWork> work, bo
   }
   if (async) return work;
   work->wait(kNoTimeout);
-  return nullptr;
+  return ended_work();
 }
 
 // A message goes on the stream of its peer and direction; while coalescing it is kept, to go with the others.

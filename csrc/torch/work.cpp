@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 #include <ATen/record_function.h>
+#include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <thread>
@@ -11,6 +12,27 @@
 #include "torch/errors.h"
 
 namespace pycoll::torch_adapter {
+namespace {
+
+constexpr bool kTorchRecordsReturnedWorks =
+    std::pair(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR) >= std::pair(2, 15);
+
+class EndedWork final : public c10d::Work {
+ public:
+  bool isCompleted() override { return true; }
+  bool isSuccess() const override { return true; }
+  bool wait(std::chrono::milliseconds) override { return true; }
+  void synchronize() override {}
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> ended_work() {
+  if constexpr (!kTorchRecordsReturnedWorks) return nullptr;
+  // One for all calls; never destroyed, as calls may outlast static objects.
+  static const auto* const work = new c10::intrusive_ptr<c10d::Work>(c10::make_intrusive<EndedWork>());
+  return *work;
+}
 
 ProfiledCall::ProfiledCall(int rank, const Launch& launch)
     : c10d::Work(rank, launch.what().type, launch.what().title, launch.shown()) {}

@@ -20,6 +20,10 @@ class ProfiledCall final : public c10d::Work {
   ~ProfiledCall() override;
 };
 
+// What a synchronous call returns. From torch 2.15 on, torch's flight recorder takes a call that returns no
+// work for one that has not ended; before, there is nothing to return.
+c10::intrusive_ptr<c10d::Work> ended_work();
+
 // Life: made, take() and add() any number of times, seal(); settles when the engine has ended all its works.
 // Until then it keeps itself, and the tensors it was given, alive: a caller may drop both.
 class AsyncWork : public c10d::Work {

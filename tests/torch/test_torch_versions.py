@@ -211,3 +211,45 @@ def test_set_timeout_of_torch(ranks):
             dist.barrier()
 
     ranks(2, body, breaks_group=True)
+
+
+def test_torchs_own_flight_recorder(ranks):
+    """From torch 2.15 on it notes every backend's calls, and must not take those that ended for hung."""
+    if build._torch_release() < (2, 15):
+        pytest.skip(f"torch {torch.__version__} records its own backends only")
+
+    def body():
+        import json
+        import os
+
+        from torch._C import _distributed_c10d as c10d
+
+        if os.environ.get("TORCH_FR_BUFFER_SIZE") == "0":
+            return None
+        me = dist.get_rank()
+        group = dist.new_group()
+        x, y = torch.ones(3), torch.ones(6)
+        c10d._reset_fr_trace(backend="pycoll")
+        for asynchronous in (False, True):
+            for call in (
+                lambda a: dist.all_reduce(x, group=group, async_op=a),
+                lambda a: dist.all_gather_into_tensor(y, x, group=group, async_op=a),
+                lambda a: dist.all_to_all_single(y, y.clone(), [3, 3], [3, 3], group=group, async_op=a),
+                lambda a: dist.barrier(group=group, async_op=a),
+            ):
+                work = call(asynchronous)
+                if asynchronous:
+                    work.wait()
+        (dist.send if me == 0 else dist.recv)(x, 1 - me, group=group)
+        entries = json.loads(c10d._dump_fr_trace_json(backend="pycoll"))["entries"]
+        return [(entry["profiling_name"].split(":")[1].split(" ")[0], entry["retired"]) for entry in entries]
+
+    for rank, seen in enumerate(ranks(2, body)):
+        if seen is None:
+            pytest.skip("torch's flight recorder is off")
+        names = [name for name, _ in seen]
+        assert len(names) == 9, names
+        assert names[0] == names[4] == "all_reduce"
+        assert names[3] == names[7] == "barrier"
+        assert names[8] == ("send" if rank == 0 else "recv")
+        assert [retired for _, retired in seen] == [True] * 9, seen
