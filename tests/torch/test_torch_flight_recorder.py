@@ -304,7 +304,7 @@ def test_a_process_that_fails_leaves_its_record(tmp_path):
         subprocess.Popen(program, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=60)[1] for process in processes]
+    said = [process.communicate(timeout=200)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 0], said
     assert not (tmp_path / "trace_1").exists()  # nothing failed there
     entries = pickle.loads((tmp_path / "trace_0").read_bytes())["entries"]
