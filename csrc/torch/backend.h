@@ -46,6 +46,9 @@ class Backend final : public c10d::Backend {
   // cuda_calls.cpp. Opens the group for CUDA tensors, as its first call on one does.
   void eagerConnectSingleDevice(at::Device device) override;
 
+  // CudaGroup's, of a device whose group is opened if it is not yet.
+  void share_pool(at::Device device);
+
   // sparse.cpp
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
 

@@ -34,6 +34,10 @@ void Backend::eagerConnectSingleDevice(at::Device device) {
   calling([&] { open_gpus(device, "init_process_group"); });
 }
 
+void Backend::share_pool(at::Device device) {
+  calling([&] { open_gpus(device, "share_pool")->share_pool(); });
+}
+
 // The calls are on the group's stream when this returns. A synchronous one is one whose end the caller's
 // stream waits for. `messages`: what the call is, where it is not the launch's calls; `limit`: its timeout.
 Backend::WorkPtr Backend::start_on_device(Launch& launch, bool async, at::TensorList results,

@@ -51,6 +51,10 @@ class CudaGroup {
   // Makes a stream wait for what is on another by now.
   void join(const c10::Stream& stream, const c10::Stream& after);
 
+  // Lets peers map the segments that this process's pools have taken. Collective; where it fails on any rank
+  // it throws on every one.
+  void share_pool();
+
   // Waits for this rank's works, and for what other ranks still do with this rank's memory; frees everything.
   void leave(Nanoseconds limit);
 

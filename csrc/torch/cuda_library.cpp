@@ -39,6 +39,10 @@ CudaLibrary::CudaLibrary(const std::string& path) {
   find(library, "pycoll_cuda_packets_limit", packets_limit);
   find(library, "pycoll_cuda_capturing", capturing);
   find(library, "pycoll_cuda_relax_capture", relax_capture);
+  find(library, "pycoll_cuda_pool_batch_bytes", pool_batch_bytes);
+  find(library, "pycoll_cuda_pool_offer", pool_offer);
+  find(library, "pycoll_cuda_pool_connect", pool_connect);
+  find(library, "pycoll_cuda_pool_use", pool_use);
   find(library, "pycoll_cuda_capture", capture);
   find(library, "pycoll_cuda_messages_open", messages_open);
   find(library, "pycoll_cuda_messages_connect", messages_connect);

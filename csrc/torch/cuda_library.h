@@ -41,6 +41,10 @@ class CudaLibrary {
   decltype(&pycoll_cuda_packets_limit) packets_limit;
   decltype(&pycoll_cuda_capturing) capturing;
   decltype(&pycoll_cuda_relax_capture) relax_capture;
+  decltype(&pycoll_cuda_pool_batch_bytes) pool_batch_bytes;
+  decltype(&pycoll_cuda_pool_offer) pool_offer;
+  decltype(&pycoll_cuda_pool_connect) pool_connect;
+  decltype(&pycoll_cuda_pool_use) pool_use;
   decltype(&pycoll_cuda_capture) capture;
   decltype(&pycoll_cuda_messages_open) messages_open;
   decltype(&pycoll_cuda_messages_connect) messages_connect;

@@ -1,4 +1,6 @@
 // How ranks open their GPUs together.
+#include <c10/core/DeviceGuard.h>
+
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -15,7 +17,7 @@ struct OpeningRecord {
   enum Status : int32_t { Well, Invalid, NotSupported, Failed };
   int32_t status;
   int32_t bytes;
-  char text[4088];
+  char text[16376];
 };
 
 OpeningRecord::Status status_of(const Error& error) {
@@ -116,6 +118,34 @@ void CudaGroup::open(const Accelerator& accelerator) {
       if (row.ways[0] != "one_shot" && row.ways[0] != "two_shot") plan_of_way(row.ways[0]);
     return std::string();
   });
+}
+
+void CudaGroup::share_pool() {
+  const c10::DeviceGuard there(device_);
+  const auto step = [&](const auto& body) {
+    return together([&] {
+      const std::lock_guard lock(mutex_);
+      require_open();
+      return body();
+    });
+  };
+  for (int32_t more = 1; more != 0;) {
+    const auto batches = step([&] {
+      std::string batch(library_->pool_batch_bytes(), '\0');
+      library_->check(library_->pool_offer(group_, batch.data()));
+      return batch;
+    });
+    step([&] {
+      std::string all;
+      for (const std::string& batch : batches) all += batch;
+      library_->check(library_->pool_connect(group_, all.data(), &more));
+      return std::string();
+    });
+    step([&] {
+      library_->check(library_->pool_use(group_));
+      return std::string();
+    });
+  }
 }
 
 // Without messages the group still has its collectives.

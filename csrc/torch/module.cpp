@@ -229,6 +229,7 @@ PYBIND11_MODULE(PYCOLL_TORCH_MODULE, m) {
       .def(
           "perform_nocolor_split", [](Backend&, const py::object&) {}, py::arg("device"),
           "For a new group that this rank is not in: nothing, its ranks meet without the others.")
+      .def("share_pool", &Backend::share_pool, py::arg("device"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("options", &Backend::getBackendOptions);
   py::class_<GroupOptions, c10d::Backend::Options, c10::intrusive_ptr<GroupOptions>>(m, "GroupOptions")
       .def("__deepcopy__", [](const GroupOptions& options, const py::object&) {

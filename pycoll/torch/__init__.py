@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from pycoll.lateness import StragglerReport
+    from pycoll.torch.gpu_memory import mem_pool, share_pool
     from pycoll.torch.hooks import ddp_hook
     from pycoll.torch.recorder import dump_flight_recorder, flight_recorder
 
 __all__ = [
-    "Options", "autoload", "ddp_hook", "dump_flight_recorder", "flight_recorder", "register", "stragglers",
+    "Options", "autoload", "ddp_hook", "dump_flight_recorder", "flight_recorder", "mem_pool", "register",
+    "share_pool", "stragglers",
 ]  # fmt: skip
 
 
@@ -47,6 +49,10 @@ def __getattr__(name: str) -> Any:
         from pycoll.torch import hooks  # imports torch
 
         return hooks.ddp_hook
+    if name in ("mem_pool", "share_pool"):
+        from pycoll.torch import gpu_memory
+
+        return getattr(gpu_memory, name)
     if name in ("flight_recorder", "dump_flight_recorder"):
         from pycoll.torch import recorder
 

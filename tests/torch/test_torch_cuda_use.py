@@ -229,3 +229,37 @@ def test_the_flight_recorder_has_them(fake_gpu_library):
         for told in gang.run(2, body):
             assert ("pycoll:all_reduce", "completed", [[3, 4]]) in told
             assert ("pycoll:all_gather_into_tensor", "completed", [[3, 4]]) in told
+
+
+def test_pools_are_shared_by_all_ranks(gpu_ranks):
+    def body():
+        import fake_gpu
+
+        from pycoll.torch import share_pool
+
+        me = dist.get_rank()
+        device = torch.device("fakegpu", 0)
+        group = dist.new_group(backend="pycoll_fake")
+        fake_gpu.take_pool_segments(me + 1)  # not alike on all ranks
+        share_pool(group, device)
+        assert fake_gpu.pool_mapped() == 6
+        share_pool(group, device)  # nothing new
+        assert fake_gpu.pool_mapped() == 6
+        fake_gpu.take_pool_segments(-1 if me == 1 else 4)
+        with pytest.raises(dist.DistError, match="rank 1: the fake GPU is told to share no pool"):
+            share_pool(group, device)
+        x = torch.ones(5, device=device)
+        dist.all_reduce(x, group=group)
+        assert x.cpu().tolist() == [3.0] * 5
+        dist.destroy_process_group(group)
+        fake_gpu.take_pool_segments(0)
+
+    gpu_ranks(3, body)
+
+
+def test_without_the_cuda_part_a_pool_says_so():
+    import pycoll
+    import pycoll.torch
+
+    with pytest.raises(pycoll.Unsupported, match="CUDA"):
+        pycoll.torch.mem_pool()

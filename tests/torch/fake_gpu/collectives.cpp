@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "core/error.h"
 #include "cuda/api.h"
@@ -20,6 +21,7 @@ std::atomic<double> collective_delay{0};  // seconds, before each collective beg
 std::atomic<double> reading_delay{0};     // and before it reads other ranks' memory
 std::atomic<int> groups_open{0};
 std::atomic<int> message_kernels{0};
+std::atomic<int> pool_segments{0}, pool_mapped{0};
 std::string last_way;  // of the last collective that was put on a stream
 std::atomic<bool> without_messages{false};
 
@@ -123,6 +125,7 @@ struct pycoll_cuda_group {
     std::string said;
   };
   std::vector<Plan> plans;
+  int pool_pending = 0, pool_used = 0, pool_mapped = 0;
   std::string messages_name;
   pycoll::cuda::MessageLayout messages;
   std::vector<char*> message_heaps;
@@ -349,6 +352,40 @@ int pycoll_cuda_messages_complaint(pycoll_cuda_group* group, char* text, size_t 
     for (size_t peer = 0; peer < group->reports.size(); ++peer)
       if (std::atomic_ref(group->reports[peer].wrong).load() != 0)
         std::strncpy(text, text_of(group->reports[peer], int(peer)).c_str(), bytes - 1);
+  });
+}
+
+// Pools are counted, not mapped: a rank has `pool_segments` of them, of which a batch takes two.
+size_t pycoll_cuda_pool_batch_bytes(void) {
+  return 8192;  // as large as the real one, and more
+}
+
+int pycoll_cuda_pool_offer(pycoll_cuda_group* group, void* batch) {
+  return guarded([&] {
+    if (pool_segments < 0) throw pycoll::Unsupported("the fake GPU is told to share no pool");
+    const int32_t offered = std::min(2, pool_segments - group->pool_used);
+    group->pool_pending = offered;
+    std::memcpy(batch, &offered, sizeof(offered));
+  });
+}
+
+int pycoll_cuda_pool_connect(pycoll_cuda_group* group, const void* batches, int32_t* more) {
+  return guarded([&] {
+    *more = 0;
+    for (int r = 0; r < group->options.ranks; ++r) {
+      int32_t offered = 0;
+      std::memcpy(&offered, static_cast<const char*>(batches) + size_t(r) * pycoll_cuda_pool_batch_bytes(),
+                  sizeof(offered));
+      group->pool_mapped += offered;
+      if (offered == 2) *more = 1;
+    }
+  });
+}
+
+int pycoll_cuda_pool_use(pycoll_cuda_group* group) {
+  return guarded([&] {
+    group->pool_used += std::exchange(group->pool_pending, 0);
+    pool_mapped = group->pool_mapped;
   });
 }
 

@@ -11,6 +11,7 @@ extern std::atomic<double> collective_delay, reading_delay;
 extern std::atomic<int> groups_open, message_kernels;
 extern std::atomic<bool> without_messages;
 extern std::string last_way;
+extern std::atomic<int> pool_segments, pool_mapped;
 void register_hooks();
 
 namespace {
@@ -68,6 +69,8 @@ PYBIND11_MODULE(fake_gpu, m) {
   m.def("message_kernels", [] { return message_kernels.load(); });
   m.def("leave_out_messages", [](bool out) { without_messages = out; });
   m.def("last_way", [] { return last_way; });
+  m.def("take_pool_segments", [](int segments) { pool_segments = segments; });
+  m.def("pool_mapped", [] { return pool_mapped.load(); });
   m.def("groups_open", [] { return groups_open.load(); });
   m.def("sleep", [](double seconds) {
     current().put([seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
