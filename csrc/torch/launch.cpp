@@ -158,6 +158,10 @@ CollectiveCall& Launch::add(CollectiveKind kind, const at::Tensor& like, size_t 
   if (pairs_) require_dense(like, *what_);
   const size_t each = pairs_ ? 2 : engine_dtype(like.scalar_type()) ? 1 : like.itemsize();
   call.count = count * each;
+  // As bytes, two dtypes that the engine lacks would look alike.
+  if (!pairs_ && !engine_dtype(like.scalar_type()))
+    call.parts =
+        std::make_shared<const std::string>(std::string(c10::toString(like.scalar_type())) + " elements");
   call.timeout = timeout_from(timeout);
   return call;
 }

@@ -145,6 +145,12 @@ DISAGREEMENTS = {
         "of 2 tensors of 50000, 50000 elements",
         "for all_reduce_coalesced. no data",
     ),
+    "dtypes that only travel": (
+        lambda: dist.broadcast(torch.ones(4).to(torch.float8_e4m3fnuz), 0),
+        lambda: dist.broadcast(torch.ones(4, dtype=torch.uint8), 0),
+        "of float8_e4m3fnuz elements",
+        "broadcast(4 x uint8",
+    ),
     "premul_sum": (
         lambda: dist.all_reduce(torch.ones(8), dist._make_nccl_premul_sum(2.0)),
         lambda: dist.all_reduce(torch.ones(8)),
