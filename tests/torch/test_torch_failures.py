@@ -336,13 +336,13 @@ def test_set_timeout(ranks):
     def body():
         dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
         if dist.get_rank() == 1:
-            time.sleep(2)
+            time.sleep(8)
             return None
         return error_of(dist.barrier)
 
     text, seconds = ranks(2, body, breaks_group=True)[0]
     assert "timed out" in text
-    assert 0.4 < seconds < 1.9
+    assert 0.4 < seconds < 7
 
 
 def test_wait_with_a_timeout_then_a_new_group(ranks, tmp_path):

@@ -198,7 +198,7 @@ def test_a_world_bound_to_the_cpu(tmp_path):
 
 
 def test_set_timeout_of_torch(ranks):
-    """torch 2.15 has a public function for it; before, it serves torch's own backends only."""
+    """torch 2.14 has a public function for it; before, it serves torch's own backends only."""
     if not hasattr(dist, "set_timeout"):
         pytest.skip(f"torch {torch.__version__} has no set_timeout")
 
