@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -94,6 +95,9 @@ class Check:
         self.put_on_path(STEPS_FILE.parent)
 
     def run(self, no_build: bool, only: str) -> int:
+        if not no_build and not driver():
+            print("Nothing was checked: there is no GPU here (no driver: libcuda.so.1 cannot be loaded)")
+            return 3
         (self.folder / "cache").mkdir()
         self.save()
         if not no_build and not self.record("build", BUILD_LIMIT, self.build):
@@ -190,6 +194,15 @@ class Check:
                 env=self.environment,
                 start_new_session=True,
             )
+
+
+def driver() -> bool:
+    """Whether there is one: minutes of building are for nothing where there is none."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def architecture() -> str:

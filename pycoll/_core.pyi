@@ -4,6 +4,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+headers: str  # a digest of those that the core was compiled with
+
 # ---- schedules: csrc/python/schedule.cpp
 
 TRANSFER_DTYPE: np.dtype[np.void]

@@ -2,6 +2,7 @@
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "pycoll's C++ core. Its names are private: use those of the package pycoll.";
+  module.attr("headers") = PYCOLL_HEADERS;  // a digest; see CMakeLists.txt
   pycoll::bind_errors(module);
   pycoll::bind_schedule(module);
   pycoll::bind_communicator(module);

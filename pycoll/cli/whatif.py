@@ -331,8 +331,8 @@ def whatif(
     elif work is not None:
         if each or sweep:
             raise InvalidArgument("--workload goes with changes, not with --each or --sweep")
-        if size:
-            raise InvalidArgument("--workload says itself what is sent: no --size")
+        if size or collective != "allreduce":
+            raise InvalidArgument("--workload says itself what is sent: no --size and no --collective")
         result = steps_of(machine, work, changes, algorithm)
     elif each or sweep:
         sizes = sizes_of(size or "256MiB")
@@ -357,9 +357,11 @@ def whatif(
 
 def _show(result: Any, as_json: bool, as_csv: bool, checked: str = "") -> None:
     """``checked`` is what is known of how exact predictions for this topology are."""
+    from pycoll.whatif.result import finite
+
     if as_json:
         more = {"checked": checked} if checked else {}
-        typer.echo(json.dumps(result.to_dict() | more, indent=1))
+        typer.echo(json.dumps(finite(result.to_dict() | more), indent=1, allow_nan=False))
     elif as_csv:
         typer.echo(result.to_csv(), nl=False)
     else:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pycoll.communicator import Communicator
     from pycoll.whatif.check import Check
 
+_HARDLY_THIS = 1.0  # of the measured time: a median error above it is no inexactness
+
 
 def check_here(machine: Topology, collective: str, size: str) -> Check | None:
     """Checks in the job that this process is part of, or with processes started here, one a rank; keeps what
@@ -27,6 +29,11 @@ def check_here(machine: Topology, collective: str, size: str) -> Check | None:
         raise InvalidArgument("--check needs a topology of 2 ranks or more")
     sizes = sizes_of(size) if size else []
     joined = job_size()
+    if joined is not None and joined != ranks:
+        raise InvalidArgument(
+            f"topology {machine.name!r} has {ranks} ranks and this job {joined}: check the topology of these "
+            f"machines, or start {ranks} ranks"
+        )
     if joined is None:
         found: Check | None = pycoll.spawn(_run_rank, ranks=ranks, args=(machine, collective, sizes))[0]
     else:
@@ -34,6 +41,12 @@ def check_here(machine: Topology, collective: str, size: str) -> Check | None:
             found = _run_rank(comm, machine, collective, sizes)
     if found is not None:
         typer.echo(f"kept in {keep(found, machine)}", err=True)
+        if found.median > _HARDLY_THIS:
+            typer.echo(
+                f"predictions are off by {found.median:.0%} in the median: topology {machine.name!r} is "
+                "hardly of the machine that this ran on; pycoll topo probe measures one that is",
+                err=True,
+            )
     return found
 
 

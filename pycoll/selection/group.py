@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pycoll.errors import InvalidArgument
+from pycoll.errors import InvalidArgument, TopologyError
 
 if TYPE_CHECKING:
     from pycoll.selection.decisions import Decision, DecisionTable
@@ -99,8 +99,11 @@ def _with_factor(table: DecisionTable, factor: float) -> DecisionTable:
 def _topology(asked: object) -> Topology | None:
     from pycoll.topology import Topology
 
-    if asked is None:
-        asked = os.environ.get(TOPOLOGY) or None
+    if asked is None and os.environ.get(TOPOLOGY):
+        try:
+            return _topology(os.environ[TOPOLOGY])
+        except TopologyError as error:
+            raise TopologyError(f"{TOPOLOGY}: {error}") from None
     if asked is None or asked is False or asked == "none":
         return None
     if isinstance(asked, Topology):

@@ -14,6 +14,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -399,9 +400,10 @@ def for_group(asked: object, ranks: int) -> Profile | None:
 
     Raises InvalidArgument where one that was asked for cannot be read, or is of another machine.
     """
-    if asked is None:
-        asked = os.environ.get(VARIABLE) or None
-    return _settled(asked, ranks, None, "init")
+    if asked is not None:
+        return _settled(asked, ranks, None, "init")
+    with _of_variable(VARIABLE):
+        return _settled(os.environ.get(VARIABLE) or None, ranks, None, "init")
 
 
 def for_gpus(asked: object, ranks: int, machine: Callable[[], GpuMachine]) -> Profile | None:
@@ -409,9 +411,18 @@ def for_gpus(asked: object, ranks: int, machine: Callable[[], GpuMachine]) -> Pr
     uses none. ``machine`` is asked only where there is a profile, as it takes a while to answer."""
     if not wanted_for_gpus(asked, ranks):
         return None
-    if asked is None:
-        asked = os.environ.get(CUDA_VARIABLE) or None
-    return _settled(asked, ranks, machine, "cuda.Group")
+    if asked is not None:
+        return _settled(asked, ranks, machine, "cuda.Group")
+    with _of_variable(CUDA_VARIABLE):
+        return _settled(os.environ.get(CUDA_VARIABLE) or None, ranks, machine, "cuda.Group")
+
+
+@contextmanager
+def _of_variable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name}: {error}") from None
 
 
 def wanted_for_gpus(asked: object, ranks: int) -> bool:

@@ -45,8 +45,8 @@ def load(timeout: float | None = None) -> ModuleType:
         timeout: seconds that compiling, or waiting for the process that compiles, may take.
 
     Raises:
-        RuntimeError: this torch is older than those supported, there is no compiler, it failed (with its
-            message), or time ran out.
+        RuntimeError: this torch is older than those supported, pycoll's core is of other sources, there is no
+            compiler, it failed (with its message), or time ran out.
     """
     global _loaded
     if _loaded is None:
@@ -81,6 +81,7 @@ def compiled(timeout: float | None = None) -> Path:
     foreign = unsupported_torch()
     if foreign and _torch_release() < TORCH[0]:
         raise RuntimeError(foreign)
+    _require_core_of_these_headers()
     target = cache_directory() / f"{MODULE_NAME}-{_key()}.so"
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     if not target.exists():
@@ -134,7 +135,13 @@ def cache_directory() -> Path:
     asked = os.environ.get("PYCOLL_CACHE")
     if asked:
         path = Path(asked).expanduser()
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RuntimeError(
+                f"PYCOLL_CACHE={asked}: the folder cannot be made ({error.strerror}); name one that can, for "
+                "the compiled adapter"
+            ) from None
         return path
     path = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pycoll"
     try:
@@ -191,6 +198,24 @@ def command(unit: Path, output: Path) -> list[str]:
     line += ["-I", str(source_directory()), str(unit), "-o", str(output)]
     line += [str(library()), f"-L{torch_directory / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10", "-ldl"]
     return line
+
+
+def _require_core_of_these_headers() -> None:
+    """An adapter of other headers than its core's would crash."""
+    from pycoll import _core
+
+    root = source_directory()
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*.h"))
+    digests = (
+        f"{name} {hashlib.sha256((root / name).read_bytes()).hexdigest()}\n"
+        for name in names
+        if not name.startswith(("torch/", "python/"))
+    )
+    if hashlib.sha256("".join(digests).encode()).hexdigest() != _core.headers:
+        raise RuntimeError(
+            f"pycoll's compiled core ({library()}) was made from other sources than those in {root}, which "
+            "have changed since: install again, as you did (pip install . or pip install -e .)"
+        )
 
 
 def _sources() -> list[Path]:

@@ -9,7 +9,7 @@ from pycoll.topology import Link
 from pycoll.topology.units import format_time
 from pycoll.whatif.edits import leaves, ups_and_downs, with_links
 from pycoll.whatif.names import links_meant, nodes_meant, short
-from pycoll.whatif.scenario import Scenario, positive
+from pycoll.whatif.scenario import Scenario, sensible
 
 __all__ = ["Busy", "Latency", "Oversubscribe", "Slow"]
 
@@ -22,7 +22,7 @@ class Slow:
     factor: float
 
     def apply(self, scenario: Scenario) -> Scenario:
-        positive(self.factor, f"{self}: the factor")
+        sensible(self.factor, f"{self}: the factor")
         chosen = set(links_meant(scenario.topology, self.links))
         return scenario.on(
             with_links(
@@ -94,7 +94,7 @@ class Oversubscribe:
     switches: str = ""
 
     def apply(self, scenario: Scenario) -> Scenario:
-        positive(self.ratio, f"{self}: the ratio")
+        sensible(self.ratio, f"{self}: the ratio")
         topology = scenario.topology
         ups, downs = ups_and_downs(topology)
         chosen = nodes_meant(topology, self.switches) if self.switches else leaves(topology, ups, downs)

@@ -191,6 +191,8 @@ def changes(given: Mapping[str, Sequence[str]]) -> list[Change]:
     found: list[Change] = []
     for flag, read in FLAGS.items():
         for text in given.get(flag, ()):
+            if not text.strip():
+                raise InvalidArgument(f"{flag} '' says nothing to change: leave it out, or name something")
             # Not at commas within a range, as in h[0,2].
             parts = re.split(r",(?![^\[]*\])", text) if flag in _LISTS else [text]
             found += [read(part.strip()) for part in parts if part.strip() or flag not in _LISTS]

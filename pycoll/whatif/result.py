@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from typing import TYPE_CHECKING, Any
 
 from pycoll.errors import Unsupported
@@ -11,6 +12,15 @@ from pycoll.errors import Unsupported
 if TYPE_CHECKING:
     import pandas
     from rich.console import Console, ConsoleOptions, RenderResult
+
+
+def finite(value: Any) -> Any:
+    """For JSON, which has no NaN and no infinity: None in their place, through lists and dicts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 class Result:

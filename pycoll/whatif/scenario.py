@@ -115,3 +115,10 @@ def positive(value: float, what: str) -> float:
     if not (value > 0 and math.isfinite(value)):
         raise InvalidArgument(f"{what} must be a positive number, not {value:g}")
     return value
+
+
+def sensible(value: float, what: str) -> float:
+    """The value; InvalidArgument where it is no factor that a machine could change by."""
+    if not 1e-6 <= value <= 1e6:
+        raise InvalidArgument(f"{what} must be from 1e-06 to 1e+06, not {value:g}")
+    return value

@@ -40,7 +40,13 @@ def what_happened(
         why = f"the choice flips from {before.way} to {after.way}{_binds(before, after)}"
         if kept is not None:
             loss = kept.time / after.time
-            stay = "as long" if abs(loss - 1) < _SAME else f"{loss:.2f} times as long"
+            stay = f"{loss:.2f} times as long"
+            if loss < 1 - _SAME:
+                stay = (
+                    "no longer, but sends more: of ways within a percent the one of fewest transfers is taken"
+                )
+            elif loss < 1 + _SAME:
+                stay = "as long"
             why += f"; {before.way} would take {format_seconds(kept.time)}, {stay}"
     elif unchanged:
         why = _why_not(before, after, set(touched))

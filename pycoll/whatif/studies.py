@@ -8,7 +8,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -52,26 +52,33 @@ class Store:
                 f"{self.path.stem}.sqlite; the finished table comes by --csv, --json or, in Python, "
                 "to_frame().to_parquet()"
             )
+        with self._said_clearly(), closing(self._open()) as data, data:
+            data.execute("CREATE TABLE IF NOT EXISTS whatif (key TEXT PRIMARY KEY, name TEXT, result TEXT)")
+
+    @contextmanager
+    def _said_clearly(self) -> Iterator[None]:
         try:
-            with closing(self._open()) as data, data:
-                data.execute(
-                    "CREATE TABLE IF NOT EXISTS whatif (key TEXT PRIMARY KEY, name TEXT, result TEXT)"
-                )
+            yield
         except sqlite3.Error as error:
-            raise InvalidArgument(f"--store {path}: {error}; name an SQLite file or a new one") from error
+            raise InvalidArgument(
+                f"--store {self.path}: {error}; name an SQLite file or a new one"
+            ) from error
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=30)
 
     def get(self, key: str) -> Point | None:
         """A result, or None."""
-        with closing(self._open()) as data:
+        with self._said_clearly(), closing(self._open()) as data:
             row = data.execute("SELECT result FROM whatif WHERE key = ?", (key,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        try:
+            return None if row is None else json.loads(row[0])
+        except (TypeError, ValueError):
+            return None  # damaged: it is computed again
 
     def put(self, key: str, name: str, result: Point) -> None:
         """Keeps a result; ``name`` is for people who look into the file."""
-        with closing(self._open()) as data, data:
+        with self._said_clearly(), closing(self._open()) as data, data:
             data.execute("INSERT OR REPLACE INTO whatif VALUES (?, ?, ?)", (key, name, json.dumps(result)))
 
 

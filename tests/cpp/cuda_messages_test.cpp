@@ -156,7 +156,7 @@ void pair_of(Ranks& group, const Message& received, const Message& sent) {
 }
 
 void disagreements() {
-  std::vector<char> here(4 * kCell), there(4 * kCell);
+  std::vector<char> here(4 * kCell), there(5 * kCell);  // 300,000 bytes and more
   Ranks group(2, 2);
   pair_of(group, {here.data(), 100, 0, 1, 0}, {there.data(), 300000, 0, 0, 1});
   const MessageReport& report = group.reports[1];

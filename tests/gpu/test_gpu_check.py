@@ -152,8 +152,19 @@ def test_what_there_is_no_time_for_is_named(
     assert failures == [f"{step.name}: left out, the time is up" for step in gpu_check.STEPS]
 
 
+def test_nothing_is_built_where_there_is_no_gpu(
+    gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_check, "driver", lambda: False)
+    path = tmp_path / "out.json"
+    assert gpu_check.main(["--json", str(path)]) == 3
+    assert "there is no GPU here" in capsys.readouterr().out
+    assert not path.exists()
+
+
 def test_a_build_that_fails_says_why(gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "ROOT", tmp_path / "nothing")
+    monkeypatch.setattr(gpu_check, "driver", lambda: True)
     path = tmp_path / "out.json"
     assert gpu_check.main(["--json", str(path)]) == 1
     [failure] = json.loads(path.read_text())["failures"]

@@ -12,7 +12,8 @@ import pycoll
 from pycoll import DecisionTable
 from pycoll.selection import calibration
 from pycoll.selection.candidates import work_of
-from pycoll.selection.profile import Machine, Profile, Timing, default_path
+from pycoll.selection.group import begin
+from pycoll.selection.profile import Machine, Profile, Timing, default_path, for_group
 
 
 def timing(size, way, seconds, fast=1.0, **fields):
@@ -128,6 +129,15 @@ def test_what_is_no_profile_is_refused_by_name(tmp_path, text, words):
 
 def _of_another_machine(made):
     return dataclasses.replace(made, machine=dataclasses.replace(made.machine, cpu="Pentium 90"))
+
+
+def test_the_variable_that_names_it_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYCOLL_PROFILE", str(tmp_path / "none.json"))
+    with pytest.raises(pycoll.InvalidArgument, match=r"PYCOLL_PROFILE: .*none.json: cannot be read"):
+        for_group(None, 2)
+    monkeypatch.setenv("PYCOLL_TOPOLOGY", "nope")
+    with pytest.raises(pycoll.Error, match=r"PYCOLL_TOPOLOGY: .*nope"):
+        begin(0, 2, False, False, None)
 
 
 def test_another_machines_profile_is_refused_by_name(tmp_path):

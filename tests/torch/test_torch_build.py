@@ -63,6 +63,7 @@ def test_the_command(cache, compiler):
 
 
 def test_a_change_of_the_sources_compiles_again(cache, compiler, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "_require_core_of_these_headers", lambda: None)
     first = build.compiled()
     assert build.compiled() == first
     copy = tmp_path / "csrc"
@@ -195,3 +196,15 @@ def test_the_documentation_names_the_versions_of_torch():
     oldest, newest = (f"{major}.{minor}" for major, minor in build.TORCH)
     assert f"torch {oldest} to {newest}" in document.read_text()
     assert build.unsupported_torch() == ""
+
+
+def test_a_core_of_other_headers_is_refused(cache, monkeypatch):
+    monkeypatch.setattr("pycoll._core.headers", "0" * 64)
+    with pytest.raises(RuntimeError, match=r"was made from other sources than those in .*: install again"):
+        build.compiled()
+
+
+def test_a_cache_that_cannot_be_is_named(monkeypatch):
+    monkeypatch.setenv("PYCOLL_CACHE", "/proc/no such folder")
+    with pytest.raises(RuntimeError, match=r"PYCOLL_CACHE=/proc/no such folder: the folder cannot be made"):
+        build.cache_directory()

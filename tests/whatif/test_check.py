@@ -67,3 +67,15 @@ def test_refusals() -> None:
         assert "as it is" in str(done.exception)
     with pycoll.init(rank=0, ranks=1) as comm, pytest.raises(InvalidArgument, match="has 8 ranks and this"):
         check(comm, Topology.load("two_racks"))
+
+
+def test_a_job_of_another_size_is_refused_before_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "1"),
+    ):
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(app, ["whatif", "two_racks", "--check"])
+    assert "has 8 ranks and this job 2" in str(done.exception)

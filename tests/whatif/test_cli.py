@@ -121,3 +121,29 @@ def test_buckets_and_their_order_are_inputs() -> None:
     )
     assert urgent["time_s"] < usual["time_s"]  # forward begins with the layers whose gradients are there
     assert large["time_s"] < usual["time_s"]  # on links this slow what counts is how often latency is paid
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--fail", ""], "--fail '' says nothing to change"),
+        (["--slow", "h0=1e300"], "the factor must be from 1e-06 to 1e+06, not 1e+300"),
+        (["--oversubscribe", "1e300:1"], "the ratio must be from 1e-06 to 1e+06"),
+        (["--workload", "1b", "-c", "broadcast"], "no --size and no --collective"),
+    ],
+)
+def test_what_says_nothing_or_cannot_be(arguments: list[str], words: str) -> None:
+    assert words in refusal("two_racks", *arguments)
+
+
+def test_json_has_no_figures_that_json_lacks() -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    (row,) = json.loads(run("two_racks", "-n", "1", "-s", "1MiB", "--json"), parse_constant=refuse)["rows"]
+    assert row["before"]["busbw_bytes_per_s"] is None
+
+
+def test_a_faster_link_that_changes_the_choice_by_less_than_a_percent() -> None:
+    text = " ".join(run("two_racks", "--slow", "tor0-tor1=10", "-s", "1MiB").split())
+    assert "no longer, but sends more: of ways within a percent the one of fewest transfers is taken" in text

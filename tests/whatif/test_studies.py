@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +107,22 @@ def test_results_are_kept_and_taken_up_again(tmp_path: Path) -> None:
         Store(tmp_path / "text")
     with pytest.raises(InvalidArgument, match=r"name the file study.sqlite; .* to_frame\(\).to_parquet"):
         Store(tmp_path / "study.parquet")
+
+
+def test_a_damaged_store_is_computed_again_and_a_strange_one_named(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results.sqlite")
+    store.put("a", "name", {"seconds": 1})
+    with sqlite3.connect(store.path) as data:
+        data.execute("UPDATE whatif SET result = '{\"seconds\": '")
+    assert store.get("a") is None
+    store.put("a", "name", {"seconds": 2})
+    assert store.get("a") == {"seconds": 2}
+    with sqlite3.connect(tmp_path / "other.sqlite") as data:
+        data.execute("CREATE TABLE whatif (another TEXT)")
+    with pytest.raises(
+        InvalidArgument, match=r"other.sqlite: .*no such column.*; name an SQLite file or a new"
+    ):
+        Store(tmp_path / "other.sqlite").get("a")
 
 
 def test_two_processes_say_what_one_says() -> None:
