@@ -19,6 +19,7 @@ KINDS = {
     "all_gather_packets": "all_gather",
     "nvls_kernel": "NVLS: allreduce, reduce_scatter",
     "nvls_all_gather": "NVLS: all_gather",
+    "messages_kernel": "messages",
 }
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
